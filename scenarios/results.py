@@ -98,7 +98,8 @@ def render_document(text: str, base: Path) -> str:
 def defaults_table(file: Path, protocol: str, scores: Sequence[str]) -> str:
     """Return the Markdown table of a protocol's runs by its defaults: a line a data set, means over its seeds.
 
-    Of the first score, the defaults' own, the smallest and the largest stand beside the mean.
+    Of the first score, the defaults' own, the smallest and the largest stand beside the mean. Where a score was never
+    reached the mean is that of the other seeds, with their number.
 
     Raises:
         BadInput: no run of the protocol.
@@ -113,11 +114,19 @@ def defaults_table(file: Path, protocol: str, scores: Sequence[str]) -> str:
     lines = [header, ["---"] * len(header)]
     for data, rows in named.items():
         found = [[row["scores"][score] for row in rows] for score in scores]
-        means = [f"{statistics.fmean(values):.1f}" for values in found]
+        means = [_mean(values) for values in found]
         means[0] += f" ({min(found[0]):.1f} to {max(found[0]):.1f})"
         seeds = ", ".join(str(row["seed"]) for row in sorted(rows, key=lambda row: row["seed"]))
         lines.append([data, *means, seeds])
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def _mean(values: Sequence[float]) -> str:
+    """Return the mean; of a score that some runs never reached that of the others, and how many they are."""
+    reached = [value for value in values if math.isfinite(value)]
+    if len(reached) == len(values):
+        return f"{statistics.fmean(values):.1f}"
+    return f"{statistics.fmean(reached):.1f} (of {len(reached)})" if reached else "never"
 
 
 def _part(name: str, file: Path, protocol: str | None) -> str:

@@ -128,5 +128,10 @@ def test_a_table_of_defaults_has_a_line_a_data_set_with_the_means_of_its_seeds(t
         "| one | 3.0 (2.0 to 4.0) | 1.0 | 0, 1 |",
         "| two | 5.0 (5.0 to 5.0) | 1.0 | 0 |",
     ]
+    (tmp_path / "data" / "defaults.jsonl").write_text(
+        "\n".join(written).replace('"linear": 1.0', '"linear": Infinity', 1)
+    )
+    made = render_document(text, tmp_path).splitlines()
+    assert made[3] == "| one | 3.0 (2.0 to 4.0) | 1.0 (of 1) | 0, 1 |"
     with pytest.raises(BadInput, match="has no rows of 'other'"):
         render_document(text.replace(" p ", " other "), tmp_path)

@@ -60,7 +60,7 @@ class NebulaCenter(ContainerCenter):
             done=self._trained,
             broken=lambda request: self._ask(request.slot),
         )
-        self.timer = RotationTimer(config.rotation_interval, paper_literal=config.paper_literal)
+        self.timer = RotationTimer(config.times.rotation_interval, paper_literal=config.paper_literal)
         self._make_models(np.zeros(0, np.float32))  # what a snapshot is put into
         if not config.container_processes:
             self._learned()
@@ -72,7 +72,12 @@ class NebulaCenter(ContainerCenter):
     def _make_models(self, start_P: Floats) -> None:
         config = self._config
         planets = [start_P] * config.active_per_center
-        self.models = CenterModels(planets, start_P, config.rotation_interval, config.paper_literal, config.planet_rule)
+        interval = config.times.rotation_interval
+        self.models = CenterModels(planets, start_P, interval, config.paper_literal, config.planet_rule)
+
+    def _set_times(self) -> None:
+        super()._set_times()
+        self.timer.interval = self.models.rotation_interval = self._config.times.rotation_interval
 
     def _go_on(self) -> None:
         super()._go_on()
@@ -85,7 +90,7 @@ class NebulaCenter(ContainerCenter):
     # --- planets (Algorithm 1, lines 4 to 13) ---
 
     def _ask(self, planet: int) -> None:
-        if not self.trainings.stopped and self.trainings.now < self._config.duration:
+        if not self.trainings.stopped and self.trainings.now < self._config.times.duration:
             self.trainings.ask(Request(planet, self.models.planets[planet]))
 
     def _trained(self, assignment: Assignment, request: Request, trained: Trained) -> None:
@@ -103,8 +108,9 @@ class NebulaCenter(ContainerCenter):
 
     async def _rotate(self) -> None:
         while not self.trainings.stopped and self.timer.due_at() <= self._config.end:
-            await self.clock.sleep_until((self.trainings.began_at or 0.0) + self.timer.due_at(), key="rotation")
-            rotation = self.timer.take(self.trainings.now)
+            due = self.timer.due_at()
+            await self.clock.sleep_until((self.trainings.began_at or 0.0) + due, key="rotation")
+            rotation = self.timer.take(max(self.trainings.now, due))  # now may be less by rounding
             if rotation is not None and not self.trainings.stopped:
                 await self._send(rotation)
 

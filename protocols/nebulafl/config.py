@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -32,6 +32,13 @@ EXAMPLES = ("market", "scarce", "cloud")
 """Pairs of catalogue and network that come with the protocol: two illustrative ones, and one of cited numbers."""
 _MOST_INSTANTS = 1e6
 """Measurements, rotations or aggregations in one run."""
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+ROTATIONS = 20
+"""Rotations of a run whose duration is ``auto``."""
+TRAININGS = 10
+"""Local trainings between two rotations where both times are ``auto``."""
+LONGEST_INTERVAL = 1000.0
+"""Seconds between rotations at most then, whatever trainings are said to take."""
 
 
 def path_of(kind: str, given: str) -> Path:
@@ -57,6 +64,18 @@ class Rules:
     """What is dear: an hour, or a training."""
     rotate: bool
     """Rotate masters; otherwise average them at one place and send the mean back to all centers."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Times:
+    """The times of a run in numbers."""
+
+    rotation_interval: float
+    """Seconds between rotations (t_c)."""
+    duration: float
+    """Seconds of the run (T)."""
+    evaluation_interval: float
+    """Seconds between evaluations."""
 
 
 @config
@@ -113,14 +132,17 @@ class NebulaFLConfig(StepSettings):
     """Total number of data owners, spread evenly over the centers."""
     active_per_center: int = Field(default=5, ge=1)
     """Planets per center (K_i), each trained in one container at a time; baselines run as many containers."""
-    rotation_interval: float = Field(default=1000.0, gt=0)
-    """Seconds between rotations (t_c)."""
-    duration: float = Field(default=20000.0, gt=0)
-    """Seconds of the run (T); nothing new starts after it."""
+    rotation_interval: Seconds | Literal["auto"] = "auto"
+    """Seconds between rotations (t_c). ``auto``: a twentieth of `duration`; where that is ``auto`` too, the time of ten
+    local trainings at the slowest center, tried before the run begins, and 1,000 s at most."""
+    duration: Seconds | Literal["auto"] = "auto"
+    """Seconds of the run (T); nothing new starts after it. ``auto``: 20 rotation intervals, or `num_rounds` of them
+    where that is more."""
     num_rounds: int | None = Field(default=None, ge=1)
     """Maximum number of rotations (NebulaFL) or aggregations (baselines), within `duration`."""
-    evaluation_interval: float = Field(default=1000.0, gt=0)
-    """Seconds between evaluations of the mean of all masters (or of the server's model)."""
+    evaluation_interval: Seconds | Literal["auto"] = "auto"
+    """Seconds between evaluations of the mean of all masters (or of the server's model); ``auto``: the rotation
+    interval."""
     dirichlet: float | None = Field(default=0.5, gt=0)
     """Dirichlet concentration of the containers' label distributions; `none` for an even random split."""
     catalogue: str = "market"
@@ -214,12 +236,13 @@ class NebulaFLConfig(StepSettings):
                 f"num_containers: {self.num_containers} is fewer than num_centers={self.num_centers}; "
                 "every center needs a container"
             )
+        duration = self.times.duration
         for name in ("rotation_interval", "evaluation_interval", "aggregation_window"):
             value = getattr(self, name)
-            if value is not None and value < self.duration / _MOST_INSTANTS:
+            if value not in (None, "auto") and value < duration / _MOST_INSTANTS:
                 raise ValueError(
-                    f"{name}: {value:g} is not allowed with duration={self.duration:g}: at least "
-                    f"{self.duration / _MOST_INSTANTS:g}"
+                    f"{name}: {value:g} is not allowed with duration={duration:g}: at least "
+                    f"{duration / _MOST_INSTANTS:g}"
                 )
         if self.active_per_center > smallest:
             raise ValueError(
@@ -293,8 +316,9 @@ class NebulaFLConfig(StepSettings):
 
     def rate_at(self, seconds: float) -> float:
         """Return the schedule's factor of the step size so many seconds after the start."""
-        num_intervals = max(1, math.ceil(self.end / self.rotation_interval - 1e-9))
-        interval = min(max(int(seconds / self.rotation_interval), 0), num_intervals - 1)
+        rotation_interval = self.times.rotation_interval
+        num_intervals = max(1, math.ceil(self.end / rotation_interval - 1e-9))
+        interval = min(max(int(seconds / rotation_interval), 0), num_intervals - 1)
         return self.rate_schedule.at(interval, num_intervals)
 
     @property
@@ -321,22 +345,55 @@ class NebulaFLConfig(StepSettings):
         return dataclasses.replace(self, **texts)  # type: ignore[arg-type]
 
     @property
+    def follows_trainings(self) -> bool:
+        """Whether the times of the run follow those of trainings, which are tried before it begins."""
+        return self.rotation_interval == "auto" and self.duration == "auto"
+
+    @property
+    def times(self) -> Times:
+        """The times in numbers; where they follow trainings not tried yet, the longest that they may be."""
+        rounds = self.num_rounds if self.algorithm == "nebulafl" else None
+        rotations = max(ROTATIONS, rounds or 0)
+        interval = self.rotation_interval
+        if interval == "auto":
+            interval = LONGEST_INTERVAL if self.duration == "auto" else self.duration / ROTATIONS
+        duration = rotations * interval if self.duration == "auto" else self.duration
+        evaluation = interval if self.evaluation_interval == "auto" else self.evaluation_interval
+        return Times(rotation_interval=interval, duration=duration, evaluation_interval=evaluation)
+
+    def timed(self, training_seconds: float) -> NebulaFLConfig:
+        """Return the same with its times in numbers, once a local training was tried.
+
+        Raises:
+            BadInput: trainings that the times would follow take no time.
+        """
+        interval = self.times.rotation_interval
+        if self.follows_trainings:
+            if not training_seconds > 0:
+                raise BadInput(f"rotation_interval: auto is not allowed with trainings of {training_seconds:g} s")
+            interval = min(interval, TRAININGS * training_seconds)
+        timed = dataclasses.replace(self, rotation_interval=interval)
+        return dataclasses.replace(timed, **dataclasses.asdict(timed.times))
+
+    @property
     def end(self) -> float:
         """Seconds after which no center rotates or is measured: T, or the last rotation that was asked for."""
+        times = self.times
         if self.algorithm != "nebulafl" or self.num_rounds is None:
-            return self.duration
-        return min(self.duration, self.num_rounds * self.rotation_interval)
+            return times.duration
+        return min(times.duration, self.num_rounds * times.rotation_interval)
 
     @property
     def num_measurements(self) -> int:
         """How often the model is measured, the last time at the end."""
-        number = math.ceil(self.end / self.evaluation_interval - 1e-9)
-        return number + (number * self.evaluation_interval < self.end)
+        interval = self.times.evaluation_interval
+        number = math.ceil(self.end / interval - 1e-9)
+        return number + (number * interval < self.end)
 
     @property
     def num_rotations(self) -> int:
         """How often a center's master goes to another, the one at time 0 of `paper_literal` included."""
-        return math.floor(self.end / self.rotation_interval + 1e-9) + self.paper_literal
+        return math.floor(self.end / self.times.rotation_interval + 1e-9) + self.paper_literal
 
     @property
     def num_changes(self) -> int:
@@ -346,7 +403,7 @@ class NebulaFLConfig(StepSettings):
         members = self.num_centers + self.num_containers
         if self.on_party_loss == "continue":
             return members
-        each = min(_MOST_INSTANTS, self.duration / max(self.restart_seconds, 1e-9)) + 1
+        each = min(_MOST_INSTANTS, self.times.duration / max(self.restart_seconds, 1e-9)) + 1
         return 2 * members * math.ceil(each)
 
     @property

@@ -93,6 +93,12 @@ class Container(Client):
         self.orders.append(order.number)
         self.background(self._answer(order.number))
 
+    @remote(caller=SAME_PARTY)
+    async def try_training(self, order: messages.ContainerOrder) -> None:
+        """Train once and keep nothing of it: the center learns how long that takes."""
+        check_speaker(self, self.party)
+        await begin_training(self, self._config, self._model, self.name, self._key, self._run_seed, order)
+
     async def _answer(self, number: int) -> None:
         job = self.job(job_key(number))
         if job is not None:
@@ -120,15 +126,37 @@ class ContainerCenter(DataCenter):
     async def open(self) -> None:
         """Go on with what a snapshot left."""
         if self.trainings.began_at is not None:
+            self._set_times()
             self._go_on()
+
+    @remote(caller=DRIVER, at_most=lambda config: config.follows_trainings * (1 + config.num_changes))
+    async def training_time(self) -> messages.TrainingTime:
+        """Return the seconds of a local training while as many containers train as the center has planets."""
+        await self._know_containers()
+        chosen = self.trainings.admitted()[: self._config.active_per_center]
+        await self._try(chosen[0])  # rows are read, and code is loaded, before time counts
+        began = self.clock.now()
+        await asyncio.gather(*map(self._try, chosen))
+        # who finds no free unit waits for one
+        waits = max(1.0, self._config.active_per_center / sum(self.trainings.scheduler.pool.counts.values()))
+        return messages.TrainingTime(self.name, waits * (self.clock.now() - began))
+
+    async def _try(self, container: int) -> None:
+        trainings, name = self.trainings, self.trainings.names[container]
+        order = trainings.trial(container)
+        if self._config.container_processes:
+            await self.peer(name, Container).try_training(order)
+            return
+        key, run_seed = trainings.keys[container], self._members.run_seed
+        await begin_training(self, self._config, trainings.model, name, key, run_seed, order)
 
     @remote(caller=DRIVER, at_most=lambda config: 1 + config.num_changes)
     async def begin_run(self, start: messages.RunStart) -> None:
         """Begin; told again (this center was away), only what containers' own processes train is begun anew."""
         if self.trainings.began_at is None:
-            if self._config.container_processes:
-                await self._meet_containers()
-                self._learned()
+            await self._know_containers()
+            self.trainings.training_seconds = start.training_seconds
+            self._set_times()
             self.trainings.began_at = min(self.clock.now(), start.time)  # nobody puts its end off
             self._go_on()
         elif self._config.container_processes:
@@ -136,7 +164,7 @@ class ContainerCenter(DataCenter):
 
     def _check_time(self) -> None:
         """Refuse an order that comes long after the run's end: an honest exchange gives none then."""
-        now, duration, has_begun = self.trainings.now, self._config.duration, self.trainings.began_at is not None
+        now, duration, has_begun = self.trainings.now, self._config.times.duration, self.trainings.began_at is not None
         if now > duration + ON_THE_WAY if has_begun else self._config.on_party_loss == "stop":  # else it is just back
             when = f"{now:.0f} s after the run began" if has_begun else "before the run began"
             raise Refused(self.caller, f"orders work of {self.name} {when}; approved: duration={duration:g}")
@@ -144,6 +172,15 @@ class ContainerCenter(DataCenter):
     def _go_on(self) -> None:
         self.trainings.open()
         self._start_outages()
+
+    def _set_times(self) -> None:
+        """Set the times of the run, which may follow those of trainings."""
+        self._config = self.trainings.timed()
+
+    async def _know_containers(self) -> None:
+        if self._config.container_processes and not self.trainings.names:
+            await self._meet_containers()
+            self._learned()
 
     async def _meet_containers(self) -> None:
         names = [f"{self.name}/{number}" for number in range(self._members.sizes[self._members.position])]

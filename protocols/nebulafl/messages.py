@@ -209,11 +209,20 @@ class LeaseClosed:
 # --- what the driver orders and learns ---
 
 
-@message(reveals="when the run's first second began")
+@message(reveals="when the run's first second began, and how long a local training took at the slowest center")
 class RunStart:
-    """Begin; seconds of the runtime's clock."""
+    """Begin; `time` in seconds of the runtime's clock, and those of a training: 0 where no time follows them."""
 
     time: float
+    training_seconds: float
+
+
+@message(reveals="how long the center's containers train")
+class TrainingTime:
+    """Seconds of a local training, tried before the run begins."""
+
+    center: str
+    seconds: float
 
 
 @message(reveals="which data centers are there")
@@ -297,6 +306,8 @@ def sent(config: NebulaFLConfig) -> tuple[type, ...]:
         LeaseOpened, LeaseClosed, RunStart, MeasureOrder, Measurement, AccountOrder, Account, CenterBill, CenterReport,
     ]  # fmt: skip
     survives = config.on_party_loss != "stop"
+    if config.follows_trainings:
+        found.append(TrainingTime)
     if survives:
         found += [PresentCenters, CenterNews]
     if config.container_processes:

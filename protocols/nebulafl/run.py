@@ -52,6 +52,8 @@ class State(RunState):
     """What the driver keeps between measurements."""
 
     began_at: float = 0.0
+    training_seconds: float = 0.0
+    """Of a local training at the slowest center, 0 where no time follows them."""
     rent: float = 0.0
     """Dollars for hardware that are on the run's price already."""
     gone: list[str] = field(default_factory=list)
@@ -78,11 +80,11 @@ async def run(config: NebulaFLConfig, data: HorizontalData, runtime: Runtime) ->
     prepare(config, data, runtime, catalogue)
     federation = Federation(config, data, runtime, catalogue, state)
     if await rounds.start():
-        state.began_at = runtime.clock.now()
         await federation.begin()
-    end = config.end
+    config = config.timed(state.training_seconds)
+    end, evaluation_interval = config.end, config.times.evaluation_interval
     async for number in rounds:
-        due = min(number * config.evaluation_interval, end)
+        due = min(number * evaluation_interval, end)
         await runtime.clock.sleep_until(state.began_at + due, key="measurement")
         is_over = due >= end or await federation.finished()
         if is_over:
@@ -99,6 +101,13 @@ def illustrative(config: NebulaFLConfig) -> str:
     """Return the line that says what its dollars are worth."""
     given = "your catalogue says so" if "\n" in config.catalogue else f"catalogue={config.catalogue}"
     return f"illustrative prices: dollars and hours are no offer's ({given}); catalogue=cloud network=cloud are cited"
+
+
+def said_times(config: NebulaFLConfig, state: State) -> str:
+    """Return the line that says which times follow trainings."""
+    times = vars(config.timed(state.training_seconds).times)
+    chosen = " ".join(f"{name}={value:.4g}" for name, value in times.items())
+    return f"auto: {chosen}; a local training at the slowest center takes {state.training_seconds:.3g} s"
 
 
 def prepare(config: NebulaFLConfig, data: HorizontalData, runtime: Runtime, catalogue: Catalogue) -> None:
@@ -214,10 +223,18 @@ class Federation:
 
     async def begin(self) -> None:
         """Let the centers begin, and the baselines' exchange give its first orders."""
-        start = messages.RunStart(self._state.began_at)
+        if self.config.follows_trainings:
+            tried = await asyncio.gather(*(center.training_time() for center in self.centers.values()))
+            self._state.training_seconds = max(one.seconds for one in tried)
+            _log.info("%s", said_times(self.config, self._state))
+        self._state.began_at = self._runtime.clock.now()
+        start = self._start()
         await asyncio.gather(*(center.begin_run(start) for center in self.centers.values()))
         if not self._rotates:
             await self._exchange.begin_run(start)
+
+    def _start(self) -> messages.RunStart:
+        return messages.RunStart(self._state.began_at, self._state.training_seconds)
 
     async def finished(self) -> bool:
         """Tell whether the method wants nothing more."""
@@ -279,7 +296,7 @@ class Federation:
             await self._return_after(self._returns)
         if self._rotates:
             await self.auditor.center_back(await self.centers[name].report())
-        await self.centers[name].begin_run(messages.RunStart(self._state.began_at))
+        await self.centers[name].begin_run(self._start())
         self.away.remove(name)
         await self._tell_present()
         if not self._rotates:
@@ -381,7 +398,9 @@ async def conclude(
     best = {"best_accuracy": max(point["accuracy"] for point in curve)} if split == "validation" else {}
     account = await federation.auditor.account(messages.AccountOrder(runtime.clock.now(), last["time"]))
     if not account.trainings:
-        _log.warning("no training ended within duration=%g: the model is the one that it began with", config.duration)
+        _log.warning(
+            "no training ended within duration=%g: the model is the one that it began with", config.times.duration
+        )
     metrics: dict[str, Any] = {
         **of_split(split, {"accuracy": last["accuracy"], **best}),
         "hours": last["time"] / 3600.0,
@@ -394,11 +413,13 @@ async def conclude(
         reached = next((point for point in curve if point["accuracy"] >= config.target_accuracy), None)
         for name in ("time", "dollars", "center_bytes"):
             metrics[f"{name}_to_target"] = reached[name] if reached else math.nan
+    notes = [illustrative(config)] if catalogue.illustrative else []
+    notes += [said_times(federation.config, state)] if state.training_seconds else []
     extra = {
         "centers": state.bills,
         "versions": await federation.versions(),
         "illustrative": catalogue.illustrative,
-        **({"notes": [illustrative(config)]} if catalogue.illustrative else {}),
+        **({"notes": notes} if notes else {}),
         "curve": curve,
     }
     return metrics, extra

@@ -281,6 +281,8 @@ class Trainings:
         self.sizes: list[int] = []
         """Samples of each container."""
         self.began_at: float | None = None
+        self.training_seconds = 0.0
+        """Of a local training as it was tried, 0 where no time follows them."""
         self.stopped = False
         self.num_done = self.num_restored = 0
         self._actor, self._config, self._part, self._book = actor, config, part, book
@@ -335,6 +337,22 @@ class Trainings:
                 # its process died with this training: it is paid for and begun again
                 self._break(slot)
         self.pump()
+
+    def timed(self) -> NebulaFLConfig:
+        """Take over the times of the run, and return the configuration that has them in numbers."""
+        self._config = self._config.timed(self.training_seconds)
+        return self._config
+
+    def admitted(self) -> list[int]:
+        """Return the containers that may train, before the run begins."""
+        self._admit()
+        return self.scheduler.table.idle()
+
+    def trial(self, container: int) -> ContainerOrder:
+        """Return the order of a training that is tried: it counts nowhere."""
+        seconds = float(self.scheduler.table.predicted[:, container].mean())
+        start_P = initial_parameters(self.model, self._run_seed)
+        return ContainerOrder(-1 - container, 0, seconds, 1.0, start_P)
 
     def _admit(self) -> None:
         attest = attestation_hook(self._config.attestation)
@@ -470,6 +488,7 @@ class Trainings:
             "containers": [self.names, self.sizes, self.model, self.reading.text] if known else [],
             "scheduler": self.scheduler.state_dict() if known else {},
             "began_at": self.began_at,
+            "training_seconds": self.training_seconds,
             "stopped": self.stopped,
             "num_done": self.num_done,
         }
@@ -482,6 +501,7 @@ class Trainings:
             self.learn(dict(zip(names, sizes, strict=True)), shapes, read_reading(reading))
             self.scheduler.load_state_dict(state["scheduler"])
         self.began_at, self.stopped, self.num_done = state["began_at"], state["stopped"], state["num_done"]
+        self.training_seconds = state["training_seconds"]
 
 
 def attestation_hook(address: str) -> Attestation | None:

@@ -348,9 +348,21 @@ def glasu(name: str, seed: int) -> dict[str, float]:
 
 
 def nebulafl(name: str, seed: int) -> dict[str, float]:
-    """NebulaFL beside FedAvg: the same containers, hardware and time."""
-    runs = {key: fedactors.simulate("nebulafl", name, seed=seed, algorithm=key) for key in ("nebulafl", "fedavg")}
+    """NebulaFL beside FedAvg: the same containers, hardware and time; tables are dealt to 40 clients."""
+    data = name if name == "digits" else dealt(name, seed, 40)
+    runs = {key: fedactors.simulate("nebulafl", data, seed=seed, algorithm=key) for key in ("nebulafl", "fedavg")}
     return {key: 100 * run.metrics["test/accuracy"] for key, run in runs.items()}
+
+
+def dealt(name: str, seed: int, num_clients: int) -> Any:
+    """Return a table of classes whose training rows, standardised, are so many clients'."""
+    maker, rows = MAKERS[name]
+    x, y, task = maker(rows, seed)
+    test = parts(len(y), seed) == "test"
+    x, columns = StandardScaler().fit(x[~test]).transform(x), range(x.shape[1])
+    shares = np.array_split(np.random.default_rng([seed, 17]).permutation(np.flatnonzero(~test)), num_clients)
+    clients = {f"client-{i}": table(x[rows], columns, y=y[rows]) for i, rows in enumerate(shares)}
+    return fedactors.horizontal(clients, label="y", test=table(x[test], columns, y=y[test]), task=task)
 
 
 PROTOCOLS: dict[str, tuple[Callable[[str, int], dict[str, float]], Mapping[str, Any]]] = {
@@ -359,7 +371,7 @@ PROTOCOLS: dict[str, tuple[Callable[[str, int], dict[str, float]], Mapping[str, 
     "horizontal": (horizontal, MAKERS),
     "mtcd": (mtcd, SOLVED),
     "glasu": (glasu, dict.fromkeys(GRAPHS)),
-    "nebulafl": (nebulafl, {"digits": None}),
+    "nebulafl": (nebulafl, dict.fromkeys(("digits", "linear-500", "clusters-5000"))),
 }
 
 

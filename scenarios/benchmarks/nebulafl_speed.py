@@ -48,6 +48,7 @@ def run_fedavg(clients: int, per_round: int, rounds: int, linear: bool, pool: in
         num_rounds=rounds,
         local_epochs=1,
         duration=1e9,
+        rotation_interval=1e3,
         evaluation_interval=1e8,
         checkpoint_interval=0,
         resource_policy="fastest",

@@ -321,7 +321,7 @@ WHOLE: dict[str, tuple[Any, dict[str, Any], dict[str, dict[str, Any]]]] = {
     "nebulafl": (
         NEBULAFL,
         {"algorithm": "fedavg-hierarchical", "on_party_loss": "stop", "num_centers": 4, "num_containers": 16}
-        | {"model": "linear", "num_rounds": 3, "num_training": 1200},
+        | {"model": "linear", "num_rounds": 3, "num_training": 1200, "duration": 20000.0},
         {"off": {}, "sums": {"secure_aggregation": True}},
     ),
     "mtcd": (

@@ -65,6 +65,21 @@ def test_centers_that_share_no_cluster_rotate_their_models(
     assert left & {"MasterModel", "TrainingResult", "RoundResult"}
 
 
+@pytest.mark.parametrize("algorithm", ["nebulafl", "fedavg"])
+def test_times_that_are_left_out_follow_a_training_that_each_site_tries(
+    world: World, capsys: pytest.CaptureFixture[str], algorithm: str
+) -> None:
+    answering = world.answer()
+    words = [*SMALL, "duration=auto", "rotation_interval=auto", "evaluation_interval=auto", *flags(world)]
+    words = [word for word in words if word not in ("duration=3", "rotation_interval=1", "evaluation_interval=1.5")]
+    assert main([*command(world, "nebulafl"), *words, f"algorithm={algorithm}"]) == 0, world.output
+    answering.join(30)
+    found = last_line(capsys)
+    assert found["metrics"]["test/accuracy"] > 0.6
+    assert 0 < found["metrics"]["hours"] < 20_000 / 3600
+    assert agree({name: world.path / name for name in world.names}, last_run(world))
+
+
 def test_no_site_opens_a_path_that_another_one_names(world: World, tmp_path: Path) -> None:
     protocol = find_protocol("nebulafl")
     words = dict(word.split("=", 1) for word in (*SMALL, *flags(world), "on_party_loss=stop"))

@@ -18,6 +18,7 @@ from fedactors.federation.hosting import Life, LocalActorHost
 from fedactors.federation.runtime import FederatedRuntime
 from fedactors.federation.site_folder import SITE
 from fedactors.runtime.compute import WallClock
+from protocols.nebulafl.config import NebulaFLConfig
 from tests.federation.hostile_sites import Rogue
 from tests.federation.test_runs import OTHERS
 from tests.federation.world import BANK, CLINIC, LIMITS, SHOP, World
@@ -141,3 +142,10 @@ def test_a_clock_that_is_set_back_makes_no_run_longer(monkeypatch: pytest.Monkey
     monkeypatch.setattr(time, "time", lambda: real() - 3600)
     assert 100 <= before <= clock.now() < 160
     assert Life.OPEN > Life.LOADED
+
+
+def test_trainings_that_are_said_to_take_for_ever_make_no_run_longer() -> None:
+    """Where times of NebulaFL follow trainings, how long those take is what the driver says."""
+    for said in (1e3, 1e300, float("inf")):
+        times = NebulaFLConfig().timed(said).times
+        assert (times.rotation_interval, times.duration) == (1000.0, 20_000.0)

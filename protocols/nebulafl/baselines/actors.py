@@ -181,13 +181,24 @@ class OrderCenter(ContainerCenter, SummingCenter):
 class Exchange(DataCenter):
     """What the exchanges of all baselines do."""
 
-    state: ClassVar[tuple[str, ...]] = ("began_at", "model_facts", "reading")
+    state: ClassVar[tuple[str, ...]] = ("began_at", "training_seconds", "model_facts", "reading")
 
     def __init__(self, config: NebulaFLConfig, part: HorizontalPart, members: RunMembers) -> None:
         self._config, self._part, self._members = config, part, members
         self.began_at = 0.0
+        self.training_seconds = 0.0
+        """Of a local training as it was tried, 0 where no time follows them."""
         self.model_facts: Model | None = None
         self.reading = reading_of(part).text
+
+    async def open(self) -> None:
+        """Go on with what a snapshot left."""
+        if self.model_facts is not None:
+            self._set_times()
+
+    def _set_times(self) -> None:
+        """Set the times of the run, which may follow those of trainings."""
+        self._config = self._config.timed(self.training_seconds)
 
     @property
     def _now(self) -> float:
@@ -200,7 +211,8 @@ class Exchange(DataCenter):
         Raises:
             BadInput: their containers hold different columns.
         """
-        self.began_at = start.time
+        self.began_at, self.training_seconds = start.time, start.training_seconds
+        self._set_times()
         shape: tuple[int, ...] = ()
         if not self._part.shape:
             names = self._members.centers
@@ -249,6 +261,7 @@ class FlatExchange(Exchange):
 
     async def open(self) -> None:
         """Go on waiting for the clock where a snapshot did."""
+        await super().open()
         if self.wake is not None:
             self.background(self._tick(self.wake))
 
@@ -261,6 +274,10 @@ class FlatExchange(Exchange):
         seconds_C = np.concatenate([found.seconds for found in facts]).tolist()
         self.server = FlatServer(self._config, model_P, sizes_C, seconds_C, self.rng("containers"))
         self._follow(self.server.advance(self._now))
+
+    def _set_times(self) -> None:
+        super()._set_times()
+        self.server.config = self._config
 
     def _follow(self, orders: Orders) -> None:
         for task in orders.withdrawn:
@@ -291,7 +308,7 @@ class FlatExchange(Exchange):
     async def _tick(self, wake: float) -> None:
         await self.clock.sleep_until(self.began_at + wake, key="aggregate")
         self.wake = None
-        self._follow(self.server.advance(self._now))
+        self._follow(self.server.advance(max(self._now, wake)))  # now may be less by rounding
 
     @remote(caller=DATA_CENTER, unbounded="takes what it ordered")
     async def arrive(self, result: messages.TrainingResult) -> None:
@@ -374,7 +391,7 @@ class RoundExchange(Exchange):
 
     def _is_over(self) -> bool:
         rounds = self._config.num_rounds
-        return self._now >= self._config.duration or (rounds is not None and self.round >= rounds)
+        return self._now >= self._config.times.duration or (rounds is not None and self.round >= rounds)
 
     def _call(self) -> None:
         self.called, self.results = [] if self._is_over() else self.centers.members, {}

@@ -473,7 +473,7 @@ class FlatServer(Stateful):
         seconds_C: Sequence[float],
         generator: np.random.Generator,
     ) -> None:
-        self._config, self.generator = config, generator
+        self.config, self.generator = config, generator
         self._num_slots = config.active_per_center * config.num_centers
         self.table = ContainerTable(np.asarray(seconds_C, np.float64)[None, :])
         self.tasks: dict[int, Task] = {}
@@ -483,8 +483,8 @@ class FlatServer(Stateful):
 
     def finished(self, now: float) -> bool:
         """Tell whether nothing new is started."""
-        rounds = self._config.num_rounds
-        return now >= self._config.duration or (rounds is not None and self.method.num_aggregations >= rounds)
+        rounds = self.config.num_rounds
+        return now >= self.config.times.duration or (rounds is not None and self.method.num_aggregations >= rounds)
 
     def arrived(self, trained: TrainingResult, now: float) -> Orders:
         """Take a trained model; one whose task is not under way is ignored."""

@@ -44,6 +44,7 @@ POLICIES = ("random", "cheapest", "fastest")
 DIGITS: dict[str, Any] = {
     # a container holds 36 digits: batches of 10 give a training 18 steps (the paper: 125); the paper's 50 gives 5
     "model": "top-mlp", "batch_size": 10, "duration": 6000.0, "evaluation_interval": 500.0, "checkpoint_interval": 0,
+    "rotation_interval": 1000.0,
 }  # fmt: skip
 FULL: dict[str, Any] = {"duration": 100000.0, "num_containers": 200, "active_per_center": 10}
 SMOKE: dict[str, Any] = {

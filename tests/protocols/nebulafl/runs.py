@@ -68,10 +68,10 @@ class CutRecorder(MemoryRecorder):
             self.runtime_of().request_stop(143)
 
 
-def cut(config, after, **options):
+def cut(config, after, *, name="digits", **options):
     holder = {}
     recorder = CutRecorder(after, lambda: holder["runtime"])
-    data = load_data(config, "digits", 0)
+    data = load_data(config, name, 0)
     runtime = holder["runtime"] = SimulatedRuntime(seed=0, recorder=recorder, **options)
     with pytest.raises(Stopped):
         runtime.execute(lambda: run(config, data, runtime))

@@ -11,6 +11,43 @@ def test_defaults_are_the_papers():
     assert not made.paper_literal
 
 
+def times(config):
+    found = config.times
+    return found.rotation_interval, found.duration, found.evaluation_interval
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds", "expected"),
+    [
+        ({}, 0.5, (5.0, 100.0, 5.0)),  # ten trainings an interval, twenty intervals
+        ({}, 1e9, (1000.0, 20000.0, 1000.0)),  # at most
+        ({"num_rounds": "40"}, 0.5, (5.0, 200.0, 5.0)),
+        ({"num_rounds": "40", "algorithm": "fedavg"}, 0.5, (5.0, 100.0, 5.0)),  # its rounds are no intervals
+        ({"evaluation_interval": "50"}, 0.5, (5.0, 100.0, 50.0)),
+        ({"duration": "500"}, 0.0, (25.0, 500.0, 25.0)),
+        ({"duration": "20000"}, 0.0, (1000.0, 20000.0, 1000.0)),
+        ({"rotation_interval": "10"}, 0.0, (10.0, 200.0, 10.0)),
+        ({"rotation_interval": "10", "duration": "35", "evaluation_interval": "7"}, 0.0, (10.0, 35.0, 7.0)),
+    ],
+)
+def test_times_that_are_auto_follow_trainings_or_each_other(words, seconds, expected):
+    config = build(NebulaFLConfig, words)
+    timed = config.timed(seconds)
+    assert times(timed) == expected
+    assert timed.timed(seconds) == timed
+    assert config.follows_trainings == (seconds > 0)
+    # how often an endpoint may be called is told before a training was tried
+    assert timed.num_rotations <= config.num_rotations
+    assert timed.num_measurements <= config.num_measurements
+    assert timed.num_changes <= config.num_changes
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
+def test_trainings_without_a_time_are_refused(seconds):
+    with pytest.raises(BadInput, match="rotation_interval: auto is not allowed with trainings of"):
+        build(NebulaFLConfig).timed(seconds)
+
+
 def test_containers_are_dealt_evenly():
     assert build(NebulaFLConfig, {"num_containers": "42", "num_centers": "4"}).center_sizes == (11, 11, 10, 10)
 

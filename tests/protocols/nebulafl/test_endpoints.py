@@ -90,7 +90,7 @@ class StrangeCenter(DataCenter):
     @remote(caller=DRIVER)
     async def meddle(self) -> None:
         """Begin a run."""
-        await self.peer("oregon", NebulaCenter).begin_run(RunStart(0.0))
+        await self.peer("oregon", NebulaCenter).begin_run(RunStart(0.0, 0.0))
 
 
 class StrangeServer(Server):

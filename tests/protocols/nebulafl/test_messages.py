@@ -10,6 +10,7 @@ from protocols.nebulafl.messages import sent, shapes
 from protocols.nebulafl.plugin import PROTOCOL
 from tests.protocols.nebulafl.runs import BASELINES, changed, play
 
+AUTO = {"rotation_interval": "auto", "duration": "auto", "evaluation_interval": "auto"}
 SHORT = changed(duration=1300.0)
 CASES = {
     **{algorithm: ({"algorithm": algorithm}, {}) for algorithm in ("nebulafl", *BASELINES)},
@@ -21,6 +22,7 @@ CASES = {
     "processes": ({"container_processes": True, "restart_seconds": 200.0}, {"faults": {"virginia/0": 700.0}}),
     "no restart": ({"on_party_loss": "stop"}, {}),
     "sums": ({"algorithm": "fedhisyn", "secure_aggregation": True, "on_party_loss": "continue"}, {}),
+    "times of trainings": ({**AUTO, "model": "linear", "num_rounds": 1}, {"name": "breast-cancer"}),
     "table": ({"algorithm": "fedhisyn", "model": "linear"}, {"name": "breast-cancer"}),
 }
 

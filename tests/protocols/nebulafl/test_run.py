@@ -16,11 +16,15 @@ from fedactors.data.layouts.horizontal import rows_key
 from fedactors.errors import BadInput
 from fedactors.learning.local_training import train_locally, weighted_mean
 from fedactors.messages.ledger import INTER_DATA_CENTER
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.nebulafl import training as nebula_training
 from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.data import load_data
+from protocols.nebulafl.data import load_data, read_catalogue
+from protocols.nebulafl.run import run
+from protocols.nebulafl.staleness import RotationTimer
 from protocols.nebulafl.training import evaluate, initial_parameters, run_model, steps_of, train
-from tests.protocols.nebulafl.runs import BASELINES, PRICES, SMALL, changed, cut, play, rounds, spans_of
+from tests.protocols.nebulafl.runs import BASELINES, PRICES, SMALL, changed, cut, play, rounds, spans_of, user_files
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +125,102 @@ def test_no_unit_and_no_container_is_double_booked(whole):
     for intervals in groups.values():
         intervals.sort()
         assert all(before[1] <= after[0] for before, after in itertools.pairwise(intervals))
+
+
+# --- times that follow trainings ---
+
+
+@pytest.fixture
+def _short(monkeypatch):
+    monkeypatch.setattr("protocols.nebulafl.config.ROTATIONS", 3)
+    monkeypatch.setattr("protocols.nebulafl.config.TRAININGS", 2)
+
+
+def auto(**values):
+    """Return settings without times."""
+    return dict.fromkeys(("rotation_interval", "duration", "evaluation_interval"), "auto") | values
+
+
+def played(folder, **values):
+    config, data = user_files(folder, **auto(**values))
+    recorder = MemoryRecorder()
+    runtime = SimulatedRuntime(seed=0, recorder=recorder)
+    return runtime.execute(lambda: run(config, data, runtime)), recorder
+
+
+@pytest.mark.usefixtures("_short")
+@pytest.mark.parametrize("algorithm", ["nebulafl", "fedavg", "fedhisyn"])
+def test_times_that_are_left_out_follow_a_training_that_is_tried(tmp_path, algorithm):
+    result, recorder = played(tmp_path, algorithm=algorithm)
+    catalogue = read_catalogue("scarce")
+    # 30 rows at a center, by the mean of its hardware
+    types = [catalogue.types_of(center) for center in catalogue.first_centers(2)]
+    seconds = max(np.mean([30 / kind.throughput["linear"] for kind in found]) for found in types)
+    (note,) = (one for one in result.extra["notes"] if one.startswith("auto: "))
+    assert f"a local training at the slowest center takes {seconds:.3g} s" in note
+    assert f"rotation_interval={2 * seconds:.4g} duration={6 * seconds:.4g} " in note
+    assert len(recorder.rounds) == 3
+    assert result.metrics["hours"] * 3600 == pytest.approx(6 * seconds)
+    assert result.metrics["trainings"] > 8
+
+
+@pytest.mark.usefixtures("_short")
+def test_more_epochs_make_a_run_without_times_longer(tmp_path):
+    one, five = (played(tmp_path, local_epochs=epochs)[0] for epochs in (1, 5))
+    assert five.metrics["hours"] == pytest.approx(5 * one.metrics["hours"])
+    assert five.metrics["trainings"] == pytest.approx(one.metrics["trainings"], rel=0.3)
+
+
+@pytest.mark.usefixtures("_short")
+def test_containers_that_are_processes_try_a_training_themselves(tmp_path):
+    inside, beside = (played(tmp_path, container_processes=ways)[0] for ways in (False, True))
+    assert beside.metrics == inside.metrics
+
+
+@pytest.mark.usefixtures("_short")
+@pytest.mark.parametrize("algorithm", ["nebulafl", "fedavg", "fedhisyn"])
+def test_a_run_without_times_goes_on_with_those_that_it_found(algorithm):
+    config = changed(**auto(algorithm=algorithm, model="linear"))
+    whole = play(config, name="breast-cancer")
+    begun, snapshot = cut(config, 10, name="breast-cancer")
+    rest = play(config, resume=snapshot, name="breast-cancer")
+    assert len(whole[1].rounds) == 3
+    assert rounds(begun) + rounds(rest[1]) == rounds(whole[1])
+    assert rest[0].extra["notes"] == whole[0].extra["notes"]
+
+
+@pytest.mark.usefixtures("_short")
+def test_what_is_due_is_not_missed_by_rounding(tmp_path, monkeypatch):
+    """A clock that does not begin at 0: (began + due) - began may be less than due."""
+    taken, take = [], RotationTimer.take
+
+    def seen(self, now):
+        taken.append(now)
+        assert len(taken) < 100, "it waits for ever for what is due"
+        return take(self, now)
+
+    monkeypatch.setattr(RotationTimer, "take", seen)
+    for factor in (0.3, 0.7, 1.1, 1.3, 1.7):
+        taken.clear()
+        played(tmp_path, work_factor=factor)
+        assert len(taken) <= 3 * 2
+    windows = [played(tmp_path, algorithm="fedsa", aggregation_window=0.7, work_factor=f)[0] for f in (0.7, 1.1)]
+    assert all(found.metrics["trainings"] for found in windows)
+
+
+@pytest.mark.usefixtures("_short")
+def test_who_attests_nothing_is_not_tried(tmp_path, monkeypatch):
+    hooks, tried, trial = types.ModuleType("enclave_hooks"), [], nebula_training.Trainings.trial
+
+    def seen(self, number):
+        tried.append(self.names[number])
+        return trial(self, number)
+
+    vars(hooks)["attest"] = lambda container, nonce: not container.endswith("/0")
+    monkeypatch.setitem(sys.modules, "enclave_hooks", hooks)
+    monkeypatch.setattr(nebula_training.Trainings, "trial", seen)
+    played(tmp_path, attestation="enclave_hooks:attest")
+    assert set(tried) == {"oregon/1", "virginia/1"}
 
 
 # --- transfers ---
