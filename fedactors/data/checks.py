@@ -45,7 +45,7 @@ from fedactors.data.layouts.vertical import RelationalData, VerticalData, Vertic
 from fedactors.data.readers import is_csv
 from fedactors.data.schema import VerticalParty
 from fedactors.data.sources import NULL_IS_VALUE, FileSource, is_pandas_index, pandas_index, spread, usual_nulls
-from fedactors.data.values import Column, CsvFormat, alike, class_text, formats_of_dates
+from fedactors.data.values import Column, CsvFormat, alike, class_text, compared_names, formats_of_dates
 from fedactors.errors import BadInput, DataMissing
 
 Level = Literal["error", "warning"]
@@ -756,6 +756,21 @@ def _scales(tables: Sequence[_Party]) -> Iterator[DataFinding]:
 # --- tables of a query ----------------------------------------------------------------------------------------------
 
 
+def _keys_as_written(party: _Party, keys: Any) -> None:
+    """Note keys that are texts and hold what an id would not count: they are compared as they are."""
+    for name, texts in zip(keys.column_names, keys.columns, strict=True):
+        if not pa.types.is_string(texts.type) and not pa.types.is_large_string(texts.type):
+            continue
+        plain = pa.chunked_array([compared_names(texts, ())], pa.string())
+        odd = texts.filter(pc.fill_null(pc.not_equal(texts.cast(pa.string()), plain), False))
+        if len(odd):
+            told = f"{len(odd)} keys of {name}, such as {odd[0].as_py()[:40]!a}, have blanks at their ends or accents "
+            party.say("warning", f"{told}composed otherwise, which count (both owners need the rule)", _ANY_BLANKS)
+
+
+_ANY_BLANKS = 'id_rules = ["nfkc"]'
+
+
 def _relational(data: RelationalData, names: Sequence[str], is_run: bool) -> Iterator[DataFinding]:
     """Yield the findings of the tables that a query joins: rows without keys, and the columns that it selects."""
     kinds: dict[str, Schema] = {}
@@ -803,10 +818,12 @@ def _relational(data: RelationalData, names: Sequence[str], is_run: bool) -> Ite
         if planned.keys and (lost := int((~rows_with_keys(rows.select(planned.keys))).sum())):
             told = f"{lost} of {rows.num_rows} rows have no value in {', '.join(planned.keys)}: they join with nothing"
             party.say("warning", told)
+        if not partition.id_rules:
+            _keys_as_written(party, rows.select(planned.keys))
         for name, column in given.items():
             _column(party, column, rules[name])
         party.left_out.clear()  # what a table gives is said by the query
         yield from party.answered(list(given))
-        if not is_run and not any(one.level == "error" for one in party.findings):
+        if given and not is_run and not any(one.level == "error" for one in party.findings):
             where = f"{partition.party}: {table}"
             yield from _trial(partition.party, lambda: fit_table(given, rules, where, scales=True))  # noqa: B023

@@ -366,7 +366,8 @@ def empty_join(plan: JoinPlan) -> EmptyJoinError:
     where = re.sub(r'CAST\("([^"]+)" AS TEXT\)', r"\1", " and ".join(edge.name for edge in plan.edges))
     return EmptyJoinError(
         f"join: no row joins where {where} (are the keys of the same kind of thing? Those of two CSV files are "
-        "compared as texts: 007 is not 7, unless both sides are written CAST(... AS BIGINT))"
+        "compared as texts: 007 is not 7, unless both sides are written CAST(... AS BIGINT). Where blanks at the ends, "
+        'accents or case differ, both parties give id_rules = ["nfkc", "casefold"])'
     )
 
 

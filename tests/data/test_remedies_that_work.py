@@ -20,6 +20,7 @@ import torch
 from fedactors.data.checks import check_data, edits_of
 from fedactors.data.databases import TableSource
 from fedactors.data.description import load_description
+from fedactors.data.layouts.relational import compared_keys
 from fedactors.data.objects import table_of
 from fedactors.data.readers import read_columns
 from fedactors.data.values import CsvFormat, formats_of_dates, parse_date
@@ -366,3 +367,29 @@ def test_a_column_that_arrow_does_not_take_is_named_with_a_remedy(values: Any, t
     if not isinstance(values, torch.Tensor):
         with pytest.raises(BadInput, match=rf"column x: .*{told}"):
             table_of(pd.DataFrame({"x": pd.Series(values, dtype=object if isinstance(values, list) else None)}), "shop")
+
+
+# --- keys of joins ----------------------------------------------------------------------------------------------------
+
+
+def test_keys_with_blanks_or_other_accents_are_told_and_join_by_the_rule(tmp_path: Path) -> None:
+    names = ["a", "b", "Z\u00fcrich", "Bern"]
+    other = ["a  ", "b", "Zu\u0308rich", "Bern"]
+    pq.write_table(pa.table({"id": names, "y": [1.0, 2.0, 3.0, 4.0]}), tmp_path / "bank.parquet")
+    pq.write_table(pa.table({"id": other, "x": [1.0, 2.0, 3.0, 5.0]}), tmp_path / "shop.parquet")
+    path = tmp_path / "parties.toml"
+    text = (
+        '[task]\nlayout = "relational"\ntype = "regression"\nlabel = "bank.y"\n'
+        'sql = "SELECT bank.y, shop.x FROM bank JOIN shop ON bank.id = shop.id"\n'
+        '[parties.bank]\npath = "bank.parquet"\nRULE\n[parties.shop]\npath = "shop.parquet"\nRULE\n'
+    )
+    path.write_text(text.replace("RULE", ""))
+    found = [one for one in check_data(path) if "blanks at their ends" in one.text]
+    assert [(one.party, one.table, one.suggestion) for one in found] == [
+        ("shop", "parties.shop", 'id_rules = ["nfkc"]')
+    ]
+    assert "2 keys of id, such as 'a  '" in found[0].text
+    path.write_text(text.replace("RULE", found[0].suggestion))
+    assert not [one for one in check_data(path) if "blanks at their ends" in one.text]
+    keys = [pq.read_table(tmp_path / f"{name}.parquet").select(["id"]) for name in ("bank", "shop")]
+    assert compared_keys(keys[0], ["id"], ("nfkc",), "") == compared_keys(keys[1], ["id"], ("nfkc",), "")
