@@ -131,12 +131,21 @@ def test_what_is_long_to_read_keeps_nobody_waiting(form: str) -> None:
             assert isinstance(reading.exception(), Refused)
         return longest
 
+    async def longest_idle() -> float:
+        longest = 0.0
+        for _ in range(300):
+            begun = time.perf_counter()
+            await asyncio.sleep(0.001)
+            longest = max(longest, time.perf_counter() - begun)
+        return longest
+
     gc.disable()  # a site does not look through what it has loaded: see below
     try:
         waits = sorted(asyncio.run(longest_wait()) for _ in range(5))
+        idle = asyncio.run(longest_idle())
     finally:
         gc.enable()
-    assert waits[2] < 0.15, waits  # beside what else runs; alone it is 10 to 40 ms
+    assert waits[2] < max(0.15, 5 * idle), (waits, idle)  # alone it is 10 to 40 ms
 
 
 def test_a_frame_of_a_run_has_so_many_values() -> None:

@@ -87,7 +87,7 @@ def test_no_value_begins_a_line_where_a_terminal_ends(
 ) -> None:
     """A long value goes on in the next line of a terminal: as if this site had written it."""
     columns, forged = 60, "noise: ON; each row is protected"
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((columns, 25)))
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((columns, 25)))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     facts: dict[str, Any] = {"run": "0" * 16, "coordinator": BANK, "protocol": "p", "version": "1", "site": SHOP}
     facts |= {"purpose": "train", "source": "s", "data": {BANK: "a", SHOP: "b"}, "hosts": {}, "shared_seed": None}
@@ -108,7 +108,7 @@ def test_why_a_run_ended_begins_no_line_of_the_list_of_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], filler: str
 ) -> None:
     columns = 100
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((columns, 25)))
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((columns, 25)))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     begun = []
     for size in range(columns):
