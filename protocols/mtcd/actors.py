@@ -41,7 +41,7 @@ from fedactors.data.alignment.rows import load_block
 from fedactors.data.layouts.vertical import VerticalPart
 from fedactors.errors import Refused
 from fedactors.privacy.accounting import PrivacyRecord
-from fedactors.secure_sums.actors import SecureSummand
+from fedactors.secure_sums.actors import SecureSummand, in_turn
 from fedactors.secure_sums.messages import Masked
 from protocols.mtcd import messages
 from protocols.mtcd.algorithm import NUM_PROBES, Rows, Task, approved_step, batch_rows, combine, point_of, summand
@@ -540,7 +540,14 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
 
     # --- syncing ---
 
+    @remote(caller=SERVER, once=True)
+    @in_turn
+    async def gather(self, order: messages.Gather) -> messages.Representation | Masked:
+        """Return h_k on the round's rows."""
+        return await super().gather(order)
+
     @remote(caller=SERVER, at_most="num_rounds")
+    @in_turn
     async def sync(self, order: messages.SyncTokens) -> messages.Representation | Masked | None:
         """Combine the copies of this round's tokens, drop them, and return h_k for the next round if asked."""
         heard = self._hear("sync", order)
