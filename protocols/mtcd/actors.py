@@ -105,7 +105,7 @@ class Party(Client):
         assert isinstance(self._part, VerticalPart)
         rows = follow(self.rows.ids, order, self._part.alignment)
         facts = (self._config.min_aligned_rows, len(self.rows.ids), self.rows.num_rejected)
-        self.rows.order(check_number(self, rows, *facts), order.parts)
+        self.rows.order(check_number(self, rows, *facts, parts=order.parts), order.parts)
 
     @remote(caller=DRIVER, once=True)
     async def align(self) -> messages.Aligned:
@@ -484,16 +484,41 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
         self._copies: dict[int, tuple[int, Any]] = {}
         self._copies_round = -1
 
+    # --- labels, which what is summed follows from ---
+
+    @remote(caller=DRIVER, once=True)
+    @in_turn
+    async def align(self) -> messages.Aligned:
+        """See `Party.align`; the labels that it tells the others count as told to itself."""
+        found = await super().align()
+        self.heard("take_labels", self.rows.labels)
+        return found
+
+    @remote(caller=CLIENT, only="label_party", once=True)
+    @in_turn
+    async def take_labels(self, labels: messages.Labels) -> None:
+        """See `Party.take_labels`."""
+        self.heard("take_labels", labels)
+        await super().take_labels(labels)
+
     # --- tokens ---
 
     def _check_step(self, token: messages.Token) -> None:
         """Refuse, under masks, another step than the settings': a small one to some and a large weight empty them.
 
+        So would copies of more tokens than the settings', or visits of more hops: each shrinks what a penalty shrinks.
+
         Raises:
             Refused: it is another one.
         """
-        if not self._config.secure_aggregation:
+        config = self._config
+        if not config.secure_aggregation:
             return
+        # a sweep makes as many hops as its cluster has clients, if these are fewer
+        is_within = 0 <= token.hop <= token.hop + token.hops_left <= config.num_hops
+        if not (0 <= token.token < config.tokens and is_within):
+            said = f"sends {self.name} token {token.token}, {token.hop} hops made and {token.hops_left} to come"
+            raise Refused(self.caller, f"{said}; approved: {config.tokens} (num_tokens), {config.num_hops} (num_hops)")
         approved = approved_step(self._config, self._block.num_samples, token.round_)
         if not math.isclose(token.step, approved, rel_tol=1e-12):
             said = f"sends {self.name} a token of step {token.step:g} in round {token.round_}"
