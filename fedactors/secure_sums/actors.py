@@ -193,8 +193,12 @@ class SecureSummand(Client):
         return self._context.reproducible_noise
 
     def entropy(self, purpose: str) -> Entropy:
-        """Return a source of secret bytes: the operating system's, or the run's seed where nothing is private."""
-        return self.rng(purpose).bytes if self.draws_reproducibly else os.urandom
+        """Return a source of secret bytes: the operating system's, between organisations whatever a setting says.
+
+        It is the run's seed where nothing is private.
+        """
+        is_seeded = self.draws_reproducibly and not self._context.is_between_organisations
+        return self.rng(purpose).bytes if is_seeded else os.urandom
 
     def masked(
         self,

@@ -66,7 +66,8 @@ class ProtectedClient(SecureSummand):
     @property
     def draws_reproducibly(self) -> bool:
         """Whether noise and masks follow from the run's seed."""
-        return self._config.reproducible_noise or self._context.reproducible_noise
+        is_seeded = self._config.reproducible_noise and not self._context.is_between_organisations
+        return is_seeded or self._context.reproducible_noise
 
     def _hear(self, endpoint: str, *told: Any) -> bytes:
         """Remember a message that all clients get alike, if what follows from it leaves in sums only."""
