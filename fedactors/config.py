@@ -327,6 +327,14 @@ class _Marker:
     """Marks a field that may name code."""
 
 
+class _Seeded:
+    """Marks a field that takes noise or masks from the run's seed."""
+
+
+DrawsFromSeed = Annotated[bool, _Seeded()]
+"""The type of a config's field that takes noise or masks from the run's seed: where it is on, nothing is private."""
+
+
 NamedCode = Annotated[str, _Marker()]
 """The type of a config's field that may name code; a value with a colon does."""
 
@@ -343,10 +351,19 @@ def code_named_in(config: Any) -> dict[str, str]:
 
 def code_fields(cls: type) -> set[str]:
     """Return the fields of a config's class that may name code."""
+    return _marked(cls, _Marker)
+
+
+def drawn_from_seed(config: Any) -> list[str]:
+    """Return the fields of a config by which noise or masks follow from the run's seed."""
+    return [name for name in sorted(_marked(type(config), _Seeded)) if getattr(config, name)]
+
+
+def _marked(cls: type, marker: type) -> set[str]:
     fields: list[tuple[str, FieldInfo]] = [
         item for one in cls.__mro__ for item in vars(one).get("__pydantic_fields__", {}).items()
     ]
-    return {name for name, field in fields if any(isinstance(fact, _Marker) for fact in field.metadata)}
+    return {name for name, field in fields if any(isinstance(fact, marker) for fact in field.metadata)}
 
 
 def check_trusted(config: Any, trusted: Collection[str], location: str) -> None:

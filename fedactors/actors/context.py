@@ -146,6 +146,8 @@ class Context(Caller):
 
     seed: int
     reproducible_noise: bool
+    is_between_organisations = False
+    """Whether other organisations' sites take part in the run."""
     counts: CallCounts
     keeps_journal = False
     """Whether what left is written down where no checkpoint rolls it back; see `Actor.catch_up`."""

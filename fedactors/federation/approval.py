@@ -26,7 +26,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors import __version__
 from fedactors.actors.remote import DRIVER, endpoints, ordinal
-from fedactors.config import code_named_in
+from fedactors.config import code_named_in, drawn_from_seed
 from fedactors.data.databases import TableSource
 from fedactors.data.layouts.relational import label_parties
 from fedactors.data.layouts.vertical import RelationalData
@@ -232,6 +232,10 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
         raise BadInput(f"proposal: config.{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     if named := code_named_in(config):
         raise BadInput(f"proposal: config.{next(iter(named))}: code of one's own does not run over a federation yet")
+    if seeded := drawn_from_seed(config):  # whoever proposes the seed, or resumes the run, could take them off
+        raise BadInput(
+            f"proposal: config.{seeded[0]}: noise and masks do not follow from the run's seed over a federation"
+        )
     if getattr(config, "on_party_loss", "stop") != "stop" and not has_quorum(config):
         how = "'stop'; or give min_sites" if hasattr(config, "min_sites") else "'stop'"
         raise BadInput(f"on_party_loss: {config.on_party_loss!r} is not allowed over a federation yet: {how}")
@@ -529,7 +533,10 @@ def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteF
     ]
     if proposal.purpose != "predict" and hasattr(config, "min_aligned_rows") and proposal.task.layout == "vertical":
         first, fewest = next(iter(proposal.data)), config.min_aligned_rows
-        found.append(f"{first} chooses which shared rows are aligned: {fewest} at least (min_aligned_rows)")
+        found.append(
+            f"{first} chooses which shared rows are aligned, and may say by a column of its data which of them are "
+            f"trained on: {fewest} at least of each (min_aligned_rows)"
+        )
     if proposal.task.layout == "vertical" and proposal.task.alignment != "already-aligned":
         first, how = next(iter(proposal.data)), proposal.task.alignment
         more = ", and may guess at all ids of yours that it is told digests of" if how == "hash" else ""
@@ -543,6 +550,20 @@ def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteF
         found.append(
             f"the label {shown(proposal.task.label)} is a column of yours: its value of each row that is read, but of "
             "the test rows, leaves as it is, without noise (label_dp)"
+        )
+    if proposal.task.layout == "relational":
+        host = proposal.site_of("server", folder.federation.hosts)
+        guess = (
+            "it may guess at your keys" if host in proposal.data else f"{host} may guess at your keys if one tells it"
+        )
+        found.append(
+            f"{host} hosts the server, which is told keyed hashes of your join keys, and each site with a table "
+            f"is told their secret: {guess}"
+        )
+    if getattr(config, "secure_aggregation", False) and protocol.name == "glasu" and proposal.purpose != "predict":
+        found.append(
+            "your losses of each round and your accuracy of each evaluation leave as numbers of yours alone, in no "
+            "sum, and are of aggregates that the server may make up"
         )
     approved = approved_before(proposal, folder)
     for one in summed_before(config, proposal, folder, approved):

@@ -357,6 +357,8 @@ async def fetch_abroad(boundary: SiteBoundary, reader: str, address: ActorAddres
 class SiteContext(HostedContext):
     """One actor's side of the federated runtime; `near` are all actors that live here."""
 
+    is_between_organisations = True
+
     def __init__(
         self, site: SiteBoundary, near: Mapping[str, SiteContext], actor_spec: ActorSpec, seed: int, clock: WallClock
     ) -> None:

@@ -20,18 +20,26 @@ Shapes: B or N rows, E width of a row, C classes, D columns.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedactors.privacy.noise import Gaussian, Laplace, RandomisedResponse, discrete_laplace, released
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 Array = NDArray[Any]
 
 
-def clip_rows(rows_BE: Array, clip_norm: float) -> Array:
+Rows = TypeVar("Rows", Array, "Tensor")
+
+
+def clip_rows(rows_BE: Rows, clip_norm: float) -> Rows:
     """Scale each row down to L2 norm `clip_norm`; rows within it are unchanged, and so is everything if it is inf.
+
+    Of a tensor's rows gradients go back through it.
 
     A row whose norm is no finite number becomes zeros: it may not show either.
     """
@@ -39,9 +47,21 @@ def clip_rows(rows_BE: Array, clip_norm: float) -> Array:
         raise ValueError(f"clip_norm must be greater than 0, got {clip_norm}")
     if math.isinf(clip_norm):
         return rows_BE
+    if not isinstance(rows_BE, np.ndarray):
+        return _clip_tensor(rows_BE, clip_norm)
     norm_B1 = _norms(rows_BE)
     finite_BE = np.where(np.isfinite(norm_B1), rows_BE, 0.0)
     return (finite_BE * (clip_norm / np.maximum(norm_B1, clip_norm))).astype(rows_BE.dtype)
+
+
+def _clip_tensor(rows_BE: Tensor, clip_norm: float) -> Tensor:
+    import torch  # whoever has a tensor has it
+
+    is_finite_B1 = torch.linalg.vector_norm(rows_BE.detach(), dim=1, keepdim=True).isfinite()
+    finite_BE = rows_BE.masked_fill(~is_finite_B1, 0.0)
+    norm_B1 = torch.linalg.vector_norm(finite_BE, dim=1, keepdim=True)
+    clipped_BE: Tensor = finite_BE * (clip_norm / norm_B1.clamp_min(clip_norm))
+    return clipped_BE
 
 
 def clip_rows_backward(rows_BE: Array, gradient_BE: Array, clip_norm: float) -> Array:

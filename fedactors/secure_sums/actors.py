@@ -1,6 +1,8 @@
 """Secure sums between actors: the endpoints of a client, and the server's part over a group of clients.
 
     class GraphClient(SecureSummand):                                  # a client with the endpoints of a secure sum
+        @remote(caller=SERVER)
+        @in_turn                                                       # acted upon once what came before is done
         async def infer(self, ...) -> Masked:
             heard = self.heard("infer", ...)                           # with all that was told, before it is acted upon
             return self.masked(values, point, "7/forward/0", what="forward/0", heard=heard)
@@ -26,10 +28,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +64,28 @@ from fedactors.secure_sums.protocol import EXACT, SecureSumClient, SecureSumErro
 
 SECRET_BYTES = 32
 _ADDERS = (SERVER, DATA_CENTER)
+F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
+
+
+def in_turn(endpoint: F) -> F:
+    """Let an endpoint of a `SecureSummand` wait until those that came before it are done.
+
+    What an order leads to depends on what is done when it is followed: a server that sends most clients the next order
+    while they still follow the one before, and one client after that, would add up parts of different states.
+    """
+
+    @functools.wraps(endpoint)
+    async def waiting(self: SecureSummand, *told: Any) -> Any:
+        if self._acting is asyncio.current_task():  # called by an endpoint whose turn it is
+            return await endpoint(self, *told)
+        async with self._turn:  # whoever waits longest is next
+            self._acting = asyncio.current_task()
+            try:
+                return await endpoint(self, *told)
+            finally:
+                self._acting = None
+
+    return waiting  # type: ignore[return-value]
 
 
 @message(reveals="nothing about data: which clients are to greet one another")
@@ -145,7 +170,9 @@ class SecureSummand(Client):
         if not survives_loss:  # a prediction survives none
             self.fellows.stay()
         self._survives_loss, self._heard = survives_loss, b""
-        self._acting: tuple[str, asyncio.Task[Any]] | None = None
+        self._turn = asyncio.Lock()
+        self._acting: asyncio.Task[Any] | None = None
+        """Which call's turn it is."""
         self._public_keys: dict[str, IdentityShare] = {}
         self._local_public_key: IdentityShare | None = None
         self._summand: SecureSumClient | None = None
@@ -166,8 +193,12 @@ class SecureSummand(Client):
         return self._context.reproducible_noise
 
     def entropy(self, purpose: str) -> Entropy:
-        """Return a source of secret bytes: the operating system's, or the run's seed where nothing is private."""
-        return self.rng(purpose).bytes if self.draws_reproducibly else os.urandom
+        """Return a source of secret bytes: the operating system's, between organisations whatever a setting says.
+
+        It is the run's seed where nothing is private.
+        """
+        is_seeded = self.draws_reproducibly and not self._context.is_between_organisations
+        return self.rng(purpose).bytes if is_seeded else os.urandom
 
     def masked(
         self,
@@ -206,8 +237,11 @@ class SecureSummand(Client):
         One message to two endpoints changes different things: `endpoint` is where these messages, arrays, values came.
 
         A sum is of clients that heard the same, all along, or where a run survives losses the same last: a server that
-        tells most of them something after which they add nothing would read what the others add.
+        tells most of them something after which they add nothing would read what the others add. That they have acted
+        upon all of it, too, is why only endpoints that are `in_turn` hear.
         """
+        if self._acting is None or self._acting is not asyncio.current_task():
+            raise RuntimeError(f"{self.name}.{endpoint} hears what sums follow from: declare it @in_turn")
         before = b"" if self._survives_loss else self._heard
         self._heard = hashlib.sha256(framed(before, endpoint.encode(), *map(as_bytes, told))).digest()
         return self._heard

@@ -69,7 +69,7 @@ from fedactors.messages.codec import message
 from fedactors.privacy.accounting import NEW_ROW, GaussianReleases, PrivacyRecord
 from fedactors.privacy.mechanisms import clip_and_noise
 from fedactors.runtime.interface import Costs, Runtime
-from fedactors.secure_sums.actors import MESSAGES, SecureSummand, SecureSums
+from fedactors.secure_sums.actors import MESSAGES, SecureSummand, SecureSums, in_turn
 from fedactors.secure_sums.messages import Masked
 from fedactors.secure_sums.primitives import FixedPoint
 from fedactors.serving.parts import Part, TrainedModel, contribution, fused_output, probabilities
@@ -453,6 +453,7 @@ class SummingParty(SecureSummand, PredictingParty):
         return self._order
 
     @remote(caller=SERVER, once=True)
+    @in_turn
     async def add_up(self) -> Masked:
         """Return what the own model makes of the shared rows under masks, once, and under the noise of training.
 

@@ -25,7 +25,7 @@ from fedactors.learning.optimizers import OptimizerState
 from fedactors.privacy.accounting import GaussianReleases, PrivacyRecord, without_guarantee
 from fedactors.privacy.mechanisms import add_gaussian
 from fedactors.runtime.rounds import Remedy
-from fedactors.secure_sums.actors import SecureSummand
+from fedactors.secure_sums.actors import SecureSummand, in_turn
 from fedactors.secure_sums.messages import Masked
 from fedactors.secure_sums.protocol import SecureSumError
 from protocols.glasu import algorithm, backbones, messages, privacy, sampling
@@ -66,7 +66,8 @@ class ProtectedClient(SecureSummand):
     @property
     def draws_reproducibly(self) -> bool:
         """Whether noise and masks follow from the run's seed."""
-        return self._config.reproducible_noise or self._context.reproducible_noise
+        is_seeded = self._config.reproducible_noise and not self._context.is_between_organisations
+        return is_seeded or self._context.reproducible_noise
 
     def _hear(self, endpoint: str, *told: Any) -> bytes:
         """Remember a message that all clients get alike, if what follows from it leaves in sums only."""
@@ -195,8 +196,10 @@ class GraphClient(ProtectedClient):
         return int.from_bytes(self.common_secret) >> 193
 
     @remote(caller=SERVER, unbounded="always says the same")
+    @in_turn
     async def introduce(self) -> messages.Introduction:
         """Say what the server must know before the first round."""
+        self._hear("introduce")
         if self._is_secret and not self._is_ordered:
             self._order_nodes()
             self.parameters = self._first_parameters(self._agreed_seed)
@@ -210,6 +213,7 @@ class GraphClient(ProtectedClient):
     # --- Algorithm 2 ---
 
     @remote(caller=SERVER, at_most="num_samples")
+    @in_turn
     async def sample(self, targets: messages.Targets) -> messages.IndexSet:
         """Sample the neighbours of a segment above the lowest; return the own index set at its input level."""
         self._hear("sample", targets)
@@ -255,6 +259,7 @@ class GraphClient(ProtectedClient):
     # --- Algorithm 3 ---
 
     @remote(caller=SERVER, at_most="num_inferences")
+    @in_turn
     async def infer_lowest(self, targets: messages.Targets) -> messages.Representation | Masked:
         """Sample the lowest segment, unless the graph is used whole, and compute it."""
         heard = self._hear("infer_lowest", targets)
@@ -303,6 +308,7 @@ class GraphClient(ProtectedClient):
         self._round.batch = await self.compute(algorithm.make_batch, *arguments, work=work)
 
     @remote(caller=SERVER, at_most="num_passes")
+    @in_turn
     async def infer(self, aggregated: messages.Aggregated) -> messages.Representation | Masked:
         """Compute the segment above an aggregation."""
         heard = self._hear("infer", aggregated)
@@ -348,6 +354,10 @@ class GraphClient(ProtectedClient):
     def _is_masked(self) -> bool:
         return self._config.secure_aggregation
 
+    def _hear(self, endpoint: str, *told: Any) -> bytes:
+        """Hear it, and after how many changes of the parameters: what a run that survives losses does not remember."""
+        return super()._hear(endpoint, self.num_changes, *told)
+
     def _id_of(self, what: str) -> str:
         return f"{self.num_changes}/{what}"
 
@@ -360,6 +370,7 @@ class GraphClient(ProtectedClient):
     # --- mode joint: the server sends back gradients of the mean loss ---
 
     @remote(caller=SERVER, at_most="num_joint_rounds")
+    @in_turn
     async def head_gradient(self, aggregated: messages.Aggregated) -> messages.GradientPart | Masked:
         """Take the last aggregate and return the own part of the gradient there."""
         heard = self._hear("head_gradient", aggregated)
@@ -368,6 +379,7 @@ class GraphClient(ProtectedClient):
         return self._send_gradient(aggregated.segment, gradient, heard)
 
     @remote(caller=SERVER, at_most=lambda config: config.num_joint_rounds * (len(config.resolved_layers) - 1))
+    @in_turn
     async def pass_gradient(self, share: messages.GradientShare) -> messages.GradientPart | Masked:
         """Carry what reached an aggregation's own part back to the aggregation below."""
         heard = self._hear("pass_gradient", share)
@@ -393,6 +405,7 @@ class GraphClient(ProtectedClient):
     # --- Algorithm 4 ---
 
     @remote(caller=SERVER, at_most="num_rounds")
+    @in_turn
     async def update(self, last: messages.Aggregated | messages.GradientShare) -> messages.Report:
         """Do the Q local updates on what the round has left; the message is the last one that they need."""
         self._hear("update", last)
@@ -407,11 +420,13 @@ class GraphClient(ProtectedClient):
         return messages.Report(losses[0], losses[-1])
 
     @remote(caller=SERVER, at_most=lambda config: 0 if config.on_party_loss == "stop" else config.num_inferences)
+    @in_turn
     async def advance(self) -> None:
         """Do Q more updates on the last joint inference: the others are fewer now, and no value is summed twice.
 
         Who has lost a member after a sum could else be told apart by the next sum over the same values.
         """
+        self._hear("advance")
         self._keep_whole()
         if not hasattr(self, "_whole"):
             raise SecureSumError(f"{self.name}: was resumed after a loss, and has no joint inference to go on with")
@@ -445,6 +460,7 @@ class GraphClient(ProtectedClient):
         return losses
 
     @remote(caller=SERVER, at_most="num_averages")
+    @in_turn
     async def classifier(self, stamp: messages.Stamp) -> messages.Classifier | Masked:
         """Give the classifier to be averaged."""
         heard = self._hear("classifier", stamp)
@@ -452,6 +468,7 @@ class GraphClient(ProtectedClient):
         return self._masked("classifier", values, heard) if self._is_masked else messages.Classifier(values)
 
     @remote(caller=SERVER, at_most="num_averages")
+    @in_turn
     async def take_classifier(self, averaged: messages.AveragedClassifier) -> None:
         """Go on with the averaged classifier."""
         self._hear("take_classifier", averaged)
@@ -469,6 +486,7 @@ class GraphClient(ProtectedClient):
     # --- evaluation, and what follows it ---
 
     @remote(caller=SERVER, at_most="num_evaluations")
+    @in_turn
     async def predict(self, aggregated: messages.Aggregated) -> messages.Prediction:
         """Classify the validation and test nodes from the last aggregate of an evaluation."""
         heard = self._hear("predict", aggregated)

@@ -25,6 +25,7 @@ from torch.nn import functional
 
 from fedactors.learning.network import on_device, to_device
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, optimizer_step
+from fedactors.privacy.mechanisms import clip_rows
 from protocols.glasu import sampling
 from protocols.glasu.backbones import (
     Network,
@@ -126,12 +127,6 @@ def share_of_gradient(gradient_SW: Tensor, network: Network) -> Tensor:
         return gradient_SW / network.num_clients
     start = network.position * network.hidden_size
     return gradient_SW[:, start : start + network.hidden_size]
-
-
-def clip_rows(h_SD: Tensor, norm: float) -> Tensor:
-    """Scale each row down to Euclidean length `norm` at most, the sensitivity that added noise is measured by."""
-    lengths = torch.linalg.vector_norm(h_SD, dim=1, keepdim=True)
-    return h_SD * torch.clamp(norm / lengths.clamp_min(1e-12), max=1.0)
 
 
 def initial_representation(

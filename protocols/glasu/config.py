@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from fedactors.config import Device, NamedCode, OnlyWith, config
+from fedactors.config import Device, DrawsFromSeed, NamedCode, OnlyWith, config
 from fedactors.learning.optimizers import StepSettings
 
 SpecialCase = Literal["none", "centralised", "standalone", "simulated-centralised", "zhou", "ni", "vfl"]
@@ -157,7 +157,7 @@ class GlasuConfig(StepSettings):
     on_party_loss: Literal["stop", "continue"] = "stop"
     """On a lost client: `stop` ends the run, `continue` trains without its block."""
 
-    reproducible_noise: bool = False
+    reproducible_noise: DrawsFromSeed = False
     """Draw noise and masks from the run's seed: for tests and simulation, without any privacy guarantee."""
 
     delta: float = Field(1e-5, gt=0, lt=1)

@@ -30,7 +30,7 @@ from fedactors.data.new_rows import ActorState, Listing, NoPart, Predicted, Pred
 from fedactors.errors import BadInput, Refused
 from fedactors.learning.network import to_device
 from fedactors.runtime.interface import Costs, Runtime
-from fedactors.secure_sums.actors import SecureSums
+from fedactors.secure_sums.actors import SecureSums, in_turn
 from fedactors.secure_sums.messages import Masked
 from fedactors.serving.parts import Part, softmax
 from fedactors.serving.predictions import LONGEST, Application, Outcomes, ask_writers
@@ -99,6 +99,7 @@ class PredictingClient(ProtectedClient):
         return algorithm.full_batch(self._local, self._config.num_layers, dtype)
 
     @remote(caller=SERVER, once=True)
+    @in_turn
     async def infer_lowest(self) -> Representation | Masked:
         """Return the own representation at the lowest aggregation."""
         heard = self._hear("infer_lowest")
@@ -111,6 +112,7 @@ class PredictingClient(ProtectedClient):
         return self._released(0, first.numpy(), heard)
 
     @remote(caller=SERVER, at_most=lambda config: len(config.resolved_layers))
+    @in_turn
     async def infer(self, below: Aggregated) -> Representation | Masked:
         """Return the own representation at the next aggregation."""
         heard = self._hear("infer", below)
@@ -141,6 +143,7 @@ class PredictingClient(ProtectedClient):
         return found
 
     @remote(caller=SERVER, once=True)
+    @in_turn
     async def classify(self, last: Aggregated) -> Logits | Masked:
         """Return the own logits of all nodes, from the last aggregate."""
         heard = self._hear("classify", last)

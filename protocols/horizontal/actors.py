@@ -42,7 +42,7 @@ from fedactors.learning.user_models import base_of, check_base
 from fedactors.privacy.accounting import without_guarantee
 from fedactors.privacy.mechanisms import add_gaussian
 from fedactors.runtime.rounds import Remedy
-from fedactors.secure_sums.actors import SecureSummand, SecureSums
+from fedactors.secure_sums.actors import SecureSummand, SecureSums, in_turn
 from fedactors.secure_sums.messages import Masked
 from fedactors.secure_sums.primitives import FixedPoint, count_point
 from fedactors.secure_sums.protocol import TooFewLeft
@@ -222,6 +222,7 @@ class ClientProcess(SecureSummand):
         )
 
     @remote(caller=SERVER, at_most=lambda config: 2 * config.measures_columns)
+    @in_turn
     async def sum_columns(self, order: messages.ColumnMeans) -> messages.ColumnSums | Masked:
         """Give sums of the columns of all own clients' rows to train on: of the numbers, then about the means."""
         self._check_no_return()
@@ -252,6 +253,7 @@ class ClientProcess(SecureSummand):
         return None if self._config.min_sites is None else "rows"
 
     @remote(caller=SERVER, at_most=lambda config: int(config.measures_columns))
+    @in_turn
     async def take_scale(self, found: messages.ColumnScale) -> None:
         """Standardise the own rows, once."""
         if self.scale:
@@ -263,6 +265,7 @@ class ClientProcess(SecureSummand):
         self._find_rows()
 
     @remote(caller=SERVER, at_most=lambda config: int(config.secure_aggregation and not config.is_private))
+    @in_turn
     async def weigh(self) -> Masked:
         """Give the weight of all own clients, under masks."""
         self._check_no_return()
@@ -273,6 +276,7 @@ class ClientProcess(SecureSummand):
         return self.masked(np.array([weight]), point, self._first_id, what="the weight", heard=heard)
 
     @remote(caller=SERVER, at_most=lambda config: int(config.secure_aggregation and not config.is_private))
+    @in_turn
     async def take_weight(self, total: messages.TotalWeight) -> None:
         """Learn what all sites' clients weigh together, once."""
         if self.total_weight:  # another one would scale the same change anew, for a second sum
@@ -281,6 +285,7 @@ class ClientProcess(SecureSummand):
         self.total_weight = total.value
 
     @remote(caller=SERVER, at_most="num_private_rounds", of="round")
+    @in_turn
     async def train_private(self, order: messages.PrivateOrder) -> messages.ClippedChanges | Masked:
         """Let the clients that are wanted train from the server's model; say what changed, clipped and summed."""
         config = self._config
@@ -328,6 +333,7 @@ class ClientProcess(SecureSummand):
         self.record_privacy(without_guarantee(made) if self.draws_reproducibly else made)
 
     @remote(caller=SERVER, at_most="num_open_rounds", of="round")
+    @in_turn
     async def train(self, order: messages.TrainOrder) -> messages.Change | Masked:
         """Let the clients that are wanted train from the server's model; say what changed."""
         self.release("a change", round=order.round, last_round=self._config.num_rounds)
@@ -337,8 +343,6 @@ class ClientProcess(SecureSummand):
         change = await self._train(order)
         if not self._config.secure_aggregation:
             return change
-        if before != (self.scale, self.target, self.total_weight):
-            raise Refused(self.caller, f"tells {self.name} another scale or weight while it trains")
         limit = self._config.secure_range
         part = algorithm.summand(change, self.total_weight, order, limit)
         point = FixedPoint(limit=limit, num_clients=len(self.clients))

@@ -41,7 +41,7 @@ from fedactors.data.alignment.rows import load_block
 from fedactors.data.layouts.vertical import VerticalPart
 from fedactors.errors import Refused
 from fedactors.privacy.accounting import PrivacyRecord
-from fedactors.secure_sums.actors import SecureSummand
+from fedactors.secure_sums.actors import SecureSummand, in_turn
 from fedactors.secure_sums.messages import Masked
 from protocols.mtcd import messages
 from protocols.mtcd.algorithm import NUM_PROBES, Rows, Task, approved_step, batch_rows, combine, point_of, summand
@@ -105,7 +105,7 @@ class Party(Client):
         assert isinstance(self._part, VerticalPart)
         rows = follow(self.rows.ids, order, self._part.alignment)
         facts = (self._config.min_aligned_rows, len(self.rows.ids), self.rows.num_rejected)
-        self.rows.order(check_number(self, rows, *facts), order.parts)
+        self.rows.order(check_number(self, rows, *facts, parts=order.parts), order.parts)
 
     @remote(caller=DRIVER, once=True)
     async def align(self) -> messages.Aligned:
@@ -484,16 +484,41 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
         self._copies: dict[int, tuple[int, Any]] = {}
         self._copies_round = -1
 
+    # --- labels, which what is summed follows from ---
+
+    @remote(caller=DRIVER, once=True)
+    @in_turn
+    async def align(self) -> messages.Aligned:
+        """See `Party.align`; the labels that it tells the others count as told to itself."""
+        found = await super().align()
+        self.heard("take_labels", self.rows.labels)
+        return found
+
+    @remote(caller=CLIENT, only="label_party", once=True)
+    @in_turn
+    async def take_labels(self, labels: messages.Labels) -> None:
+        """See `Party.take_labels`."""
+        self.heard("take_labels", labels)
+        await super().take_labels(labels)
+
     # --- tokens ---
 
     def _check_step(self, token: messages.Token) -> None:
         """Refuse, under masks, another step than the settings': a small one to some and a large weight empty them.
 
+        So would copies of more tokens than the settings', or visits of more hops: each shrinks what a penalty shrinks.
+
         Raises:
             Refused: it is another one.
         """
-        if not self._config.secure_aggregation:
+        config = self._config
+        if not config.secure_aggregation:
             return
+        # a sweep makes as many hops as its cluster has clients, if these are fewer
+        is_within = 0 <= token.hop <= token.hop + token.hops_left <= config.num_hops
+        if not (0 <= token.token < config.tokens and is_within):
+            said = f"sends {self.name} token {token.token}, {token.hop} hops made and {token.hops_left} to come"
+            raise Refused(self.caller, f"{said}; approved: {config.tokens} (num_tokens), {config.num_hops} (num_hops)")
         approved = approved_step(self._config, self._block.num_samples, token.round_)
         if not math.isclose(token.step, approved, rel_tol=1e-12):
             said = f"sends {self.name} a token of step {token.step:g} in round {token.round_}"
@@ -540,7 +565,14 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
 
     # --- syncing ---
 
+    @remote(caller=SERVER, once=True)
+    @in_turn
+    async def gather(self, order: messages.Gather) -> messages.Representation | Masked:
+        """Return h_k on the round's rows."""
+        return await super().gather(order)
+
     @remote(caller=SERVER, at_most="num_rounds")
+    @in_turn
     async def sync(self, order: messages.SyncTokens) -> messages.Representation | Masked | None:
         """Combine the copies of this round's tokens, drop them, and return h_k for the next round if asked."""
         heard = self._hear("sync", order)

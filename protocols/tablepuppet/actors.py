@@ -26,7 +26,7 @@ from fedactors.errors import Refused, RowsChangedError
 from fedactors.learning.metrics import LOCAL_BASELINE, Task, known, local_baseline
 from fedactors.privacy.accounting import PrivacyRecord, without_guarantee
 from fedactors.privacy.mechanisms import clip_and_noise
-from fedactors.secure_sums.actors import SecureSummand
+from fedactors.secure_sums.actors import SecureSummand, in_turn
 from fedactors.secure_sums.messages import Masked
 from fedactors.secure_sums.primitives import FixedPoint
 from protocols.tablepuppet import algorithm, data, local_solvers, messages
@@ -252,12 +252,14 @@ class TableClient(JoinMember, MaskedTable):
     # --- training ---
 
     @remote(caller=SERVER, only="joiners", at_most=lambda config: int(config.is_admm))
+    @in_turn
     async def predict_all(self) -> messages.Predictions | Masked:
         """Return h_i of all rows that join (Algorithm 1, line 4, first round)."""
         heard = self.heard("predict_all")
         return self._send(await self._predict(self._x), self._train_positions, heard)
 
     @remote(caller=SERVER, only="joiners", at_most="num_exchanges")
+    @in_turn
     async def exchange(self, derivatives: messages.Derivatives) -> messages.Predictions | Masked:
         """Take the step of the last batch (Eq. 12, 13) and return the predictions of the next (Table 5, RFL-SGD-V)."""
         self._check_partitions(alone=True)
@@ -296,6 +298,7 @@ class TableClient(JoinMember, MaskedTable):
         return messages.Predictions(await self._predict(self._x[self._batch]))
 
     @remote(caller=SERVER, only="joiners", at_most="num_solutions")
+    @in_turn
     async def solve(self, auxiliary: messages.Auxiliary) -> messages.Predictions | Masked:
         """Solve Eq. 16 and return the next round's predictions (RFL-ADMM-V)."""
         self._check_partitions(alone=True)
@@ -338,6 +341,7 @@ class TableClient(JoinMember, MaskedTable):
     # --- evaluation, the centralised baseline, accounts ---
 
     @remote(caller=SERVER, only="joiners", at_most="num_tests")
+    @in_turn
     async def predict_test(self) -> messages.TestPredictions | Masked:
         """Return h_i of the rows in the test join."""
         heard = self.heard("predict_test")

@@ -40,6 +40,7 @@ from fedactors.data.query import Feature
 from fedactors.errors import BadInput, Refused
 from fedactors.learning.models import ModelSpec
 from fedactors.runtime.interface import Runtime
+from fedactors.secure_sums.actors import in_turn
 from fedactors.secure_sums.messages import Masked
 from fedactors.serving.parts import Part, TrainedModel, contribution, probabilities
 from fedactors.serving.predictions import Application, Outcome, Outcomes, files_of, released
@@ -190,6 +191,7 @@ class PredictingTable(NewRowsMember, MaskedTable):
         return messages.UnusableRows(np.isin(np.arange(len(self._encoded.features)), list(self._encoded.rejected)))
 
     @remote(caller=SERVER, only="joiners", once=True)
+    @in_turn
     async def predict(self, wanted: messages.WantedRows) -> messages.Predictions | Masked:
         """Return h_i of these rows under the noise that training had, and under masks if training had them."""
         if self._has_predicted:

@@ -224,6 +224,9 @@ def test_no_center_orders_another(monkeypatch: pytest.MonkeyPatch, endpoint: str
     ("endpoint", "more", "said"),
     [
         ("visit", {"step": 1e-7}, r"a token of step 1e-07 in round 0; approved: 0\.001 \(learning_rate\)"),
+        ("visit", {"token": 5}, r"token 5, 0 hops made and \d+ to come; approved: \d \(num_tokens\)"),
+        ("visit", {"hops_left": 99}, r"0 hops made and 99 to come; approved: \d \(num_tokens\), \d \(num_hops\)"),
+        ("visit", {"hop": -1}, r"-1 hops made"),
         ("sync", {"weight": 1e9}, r"combine its copies with weight 1e\+09; approved: 1 \(mode\)"),
     ],
 )

@@ -33,7 +33,7 @@ from __future__ import annotations
 import hmac
 import logging
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -166,7 +166,14 @@ def tell_partners(actor: Actor, num_found: int, num_local: int, num_rejected: in
     _log.log(level, "%s: %d of its %d rows found partners%s", actor.party, num_found, num_local, before)
 
 
-def check_number(actor: Actor, rows: Index, fewest: int, num_local: int, num_rejected: int = 0) -> Index:
+def check_number(
+    actor: Actor,
+    rows: Index,
+    fewest: int,
+    num_local: int,
+    num_rejected: int = 0,
+    parts: Sequence[int] | NDArray[np.uint8] = (),
+) -> Index:
     """Return a party's rows in the common order, if there are enough of them, and tell the party how many there are.
 
     Args:
@@ -175,6 +182,7 @@ def check_number(actor: Actor, rows: Index, fewest: int, num_local: int, num_rej
         fewest: approved.
         num_local: as `tell_partners` has it.
         num_rejected: likewise.
+        parts: of the split, if they are announced; the rows to train on are enough, too.
 
     Raises:
         Refused: naming who ordered so few that what leaves would tell of each.
@@ -182,6 +190,10 @@ def check_number(actor: Actor, rows: Index, fewest: int, num_local: int, num_rej
     tell_partners(actor, len(rows), num_local, num_rejected)
     if len(rows) < fewest:
         said = f"aligns {len(rows)} rows of {actor.name}; approved: at least {fewest} (min_aligned_rows)"
+        raise Refused(actor.caller, said)
+    num_train = int(np.count_nonzero(np.asarray(parts) == 0))  # the first of `party_rows.PARTS`
+    if len(parts) and num_train < fewest:
+        said = f"has {num_train} rows of {actor.name} trained on; approved: at least {fewest} (min_aligned_rows)"
         raise Refused(actor.caller, said)
     return rows
 

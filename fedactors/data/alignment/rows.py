@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -66,7 +67,7 @@ from fedactors.data.party_rows import PartyBlock, check_block, prepare_like
 from fedactors.data.query import JoinPlan
 from fedactors.data.sources import FileSource, HolderSource
 from fedactors.data.values import Column
-from fedactors.errors import BadInput, FedactorsError, RowsChangedError
+from fedactors.errors import BadInput, FedactorsError, Refused, RowsChangedError
 from fedactors.messages.codec import message
 from fedactors.runtime.interface import Costs, Runtime
 
@@ -76,11 +77,13 @@ COSTS: Mapping[str, tuple[float, float]] = {"read-table": (0.1, 0.0), "hash-keys
 """Seconds in the simulated runtime: of reading, of hashing (rows times columns), of joining (rows of all tables)."""
 
 
-@message(reveals="the key of the hashes, to those who hash with it")
+@message(reveals="the key of the hashes, and which columns its sender was told of, to those who hash with it")
 class HashSecret:
     """The random key under which all owners hash their join keys."""
 
     key: bytes
+    schemas: bytes
+    """A digest of what the sender was told of all tables' columns."""
 
 
 @message(
@@ -139,7 +142,15 @@ class JoinMember(Client):
 
     @remote(caller=SERVER, only="joiners", once=True)
     async def prepare(self, schemas: Schemas) -> None:
-        """Resolve the query over all schemas, and read the own rows."""
+        """Resolve the query over all schemas, and read the own rows.
+
+        Raises:
+            Refused: the own table's columns are others there: a name could then mean another table's column.
+        """
+        owner = self._table_owner
+        source, _ = query_over_partitions(self._query).tables[owner.table][owner.index]
+        if schemas.by_source.get(source) != self._schema:
+            raise Refused(self.caller, f"tells {self.name} of other columns of its table than it has")
         self._resolve(schemas)
         with self._named():
             self._local = await self._read()
@@ -150,11 +161,19 @@ class JoinMember(Client):
         """Draw the key of the hashes and give it to the other owners, never to the server."""
         self._secret = self.noise_rng("hash key").bytes(32)
         others = [self.peer(name, JoinMember) for name in self.members if name != self.name]
-        await asyncio.gather(*(other.receive_secret(HashSecret(self._secret)) for other in others))
+        secret = HashSecret(self._secret, self._told)
+        await asyncio.gather(*(other.receive_secret(secret) for other in others))
 
     @remote(caller=CLIENT, only="members", once=True)
     async def receive_secret(self, secret: HashSecret) -> None:
-        """Take the key of the hashes."""
+        """Take the key of the hashes, if its sender was told of the same columns of all tables.
+
+        Raises:
+            Refused: it was told of others, so that the query means something else here and there.
+        """
+        if secret.schemas != self._told:
+            said = f"tells {self.name} and {self.caller} of different columns of the tables that are joined"
+            raise Refused(self.joiners[0], said)
         self._secret = secret.key
 
     @remote(caller=SERVER, only="joiners", once=True)
@@ -171,6 +190,14 @@ class JoinMember(Client):
         return KeyHashes(rows.num_rows, self._local.num_null, hashes)
 
     # --- inside ---
+
+    @property
+    def _told(self) -> bytes:
+        """A digest of all tables' columns, as they were told here."""
+        if self.schemas is None:
+            raise FedactorsError(f"{self.name}: a hash key is shared before columns are told")
+        told = [(source, one.columns, one.kinds) for source, one in self.schemas.by_source.items()]
+        return hashlib.sha256(repr(told).encode()).digest()
 
     def _columns(self) -> dict[str, str]:
         """Return the columns that the query is resolved with, and their kinds."""

@@ -21,6 +21,7 @@ from fedactors.actors.groups import ActorGroup, surviving_loss
 from fedactors.actors.remote import DATA_CENTER, DRIVER, SERVER, remote
 from fedactors.data.layouts.horizontal import HorizontalPart, check_names, reading_of, rows_key, rows_of
 from fedactors.errors import Refused
+from fedactors.secure_sums.actors import in_turn
 from protocols.nebulafl import messages
 from protocols.nebulafl.actors import AUDITOR, Auditor
 from protocols.nebulafl.algorithm import Floats
@@ -104,6 +105,7 @@ class OrderCenter(ContainerCenter, SummingCenter):
     # --- by centers: one round ---
 
     @remote(caller=DATA_CENTER, only="adder", at_most="num_center_rounds", unbounded=WHILE_IT_LASTS)
+    @in_turn
     async def start_round(self, order: messages.RoundOrder) -> None:
         """Begin a round; one that was still on (this center was away) is dropped."""
         self._check_time()

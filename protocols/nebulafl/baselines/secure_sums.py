@@ -19,7 +19,7 @@ from fedactors.actors.context import Work
 from fedactors.actors.groups import ActorGroup, OnLoss
 from fedactors.actors.remote import DATA_CENTER, remote
 from fedactors.errors import Refused
-from fedactors.secure_sums.actors import SecureSummand, SecureSums, as_bytes
+from fedactors.secure_sums.actors import SecureSummand, SecureSums, as_bytes, in_turn
 from fedactors.secure_sums.messages import Masked
 from fedactors.secure_sums.primitives import FixedPoint, count_point
 from protocols.nebulafl.algorithm import Floats
@@ -81,6 +81,7 @@ class SummingCenter(DataCenter, SecureSummand):
         return RoundDone(self.name, answer.round)
 
     @remote(caller=DATA_CENTER, only="adder", at_most=lambda config: int(config.secure_aggregation))
+    @in_turn
     async def weigh(self) -> Masked:
         """Give the weight of all own containers, under masks."""
         heard, point = self.heard("weigh"), count_point(len(self.clients))
@@ -88,6 +89,7 @@ class SummingCenter(DataCenter, SecureSummand):
         return self.masked(np.array([weight]), point, what="the weight", heard=heard)
 
     @remote(caller=DATA_CENTER, only="adder", at_most=lambda config: int(config.secure_aggregation))
+    @in_turn
     async def take_weight(self, total: TotalWeight) -> None:
         """Learn what all centers' containers weigh together, once."""
         if self.total_weight:  # another one would scale the same model anew, for a second sum
@@ -96,6 +98,7 @@ class SummingCenter(DataCenter, SecureSummand):
         self.total_weight = total.value
 
     @remote(caller=DATA_CENTER, only="adder", at_most="num_summed_rounds", unbounded=WHILE_IT_LASTS)
+    @in_turn
     async def give_part(self) -> Masked:
         """Give the part of the round that is over, under masks."""
         kept = self.kept

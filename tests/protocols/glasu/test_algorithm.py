@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState
+from fedactors.privacy.mechanisms import clip_rows, clip_rows_backward
 from protocols.glasu import algorithm, backbones, sampling
 from protocols.glasu.algorithm import ClientBatch, Stale
 from protocols.glasu.backbones import Network, Parameters
@@ -429,8 +430,22 @@ def test_equal_classifiers_stay_equal_with_one_update_and_drift_with_more():
 
 
 def test_clipping_bounds_rows_and_leaves_short_ones():
-    clipped = algorithm.clip_rows(torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]]), 1.0)
+    rows = torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]], requires_grad=True)
+    clipped = clip_rows(rows, 1.0)
     torch.testing.assert_close(clipped, torch.tensor([[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]]))
+    (gradient,) = torch.autograd.grad(clipped.sum(), rows)
+    expected = clip_rows_backward(rows.detach().numpy(), np.ones((3, 2), np.float32), 1.0)
+    torch.testing.assert_close(gradient, torch.from_numpy(expected))
+
+
+def test_a_row_that_overflows_is_clipped_to_zeros():
+    """What is not finite would go through added noise as it is: a server could choose aggregates for that."""
+    rows = torch.tensor([[torch.inf, 1.0], [torch.nan, 1.0], [1e25, 1.0], [3.0, 4.0]], requires_grad=True)
+    clipped = clip_rows(rows, 1.0)
+    torch.testing.assert_close(clipped[:2], torch.zeros(2, 2))
+    assert torch.linalg.vector_norm(clipped, dim=1).max() <= 1 + 1e-6
+    (gradient,) = torch.autograd.grad(clipped.sum(), rows)
+    assert gradient.isfinite().all()
 
 
 @pytest.mark.slow

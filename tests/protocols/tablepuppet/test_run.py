@@ -272,7 +272,7 @@ class Neighbour(Client):
         victim = self.peer("items", TableClient)
         facts = Facts((), np.zeros(0, np.int64), np.zeros(0), np.zeros(0), ())
         if order.number == 0:
-            await victim.receive_secret(HashSecret(b"k" * 32))
+            await victim.receive_secret(HashSecret(b"k" * 32, b""))
         elif order.number == 1:
             await victim.receive_facts(facts)
         else:
@@ -289,7 +289,7 @@ class Impostor(Server):
         if order.number == 0:
             await victim.give_rows()
         elif order.number == 1:
-            await victim.receive_secret(HashSecret(b"k" * 32))
+            await victim.receive_secret(HashSecret(b"k" * 32, b""))
         elif order.number == 2:
             await self.peer("orders", TableClient).send_labels()
         else:
