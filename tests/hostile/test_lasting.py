@@ -437,11 +437,11 @@ def test_strangers_that_come_all_at_once_take_few_files(world: World, monkeypatc
 
     monkeypatch.setattr(session.Admission, "comes", counted)
     before = len(os.listdir("/proc/self/fd"))
-    with subprocess.Popen([sys.executable, "-c", KNOCK, str(port)], stdout=subprocess.PIPE) as strangers:
+    with subprocess.Popen([sys.executable, "-c", KNOCK, str(port)], stdout=subprocess.PIPE) as crowd:
         world.on(SHOP, lambda: time.sleep(1.5))
-        assert strangers.stdout is not None
-        assert strangers.stdout.readline() == b"knocked\n"
-        assert strangers.wait(20) == 0
+        assert crowd.stdout is not None
+        assert crowd.stdout.readline() == b"knocked\n"
+        assert crowd.wait(20) == 0
     until, seen = time.monotonic() + 30, -1
     while (seen != num_come[0] or world.processes[SHOP]._unknown_peers._here) and time.monotonic() < until:
         seen = num_come[0]
