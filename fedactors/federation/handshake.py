@@ -35,12 +35,12 @@ from fedactors.federation.session import (
     WayRefused,
     ahead_of,
     close_stream,
-    error_in,
     framed,
     handshake_in,
     peer_address,
     read_piece,
     reason,
+    refusal_in,
     start_tls,
     value_of,
 )
@@ -102,9 +102,9 @@ async def _meet(
                 text = f"{where} closed the connection: it refuses the certificate of {folder.name} ({reason(error)})"
                 raise Refused(member.name, text) from None
             if kind != REPLY:
-                refused = error_in(body)
+                refused = refusal_in(body, member.name)
                 if taken != NEW:  # it would say so again
-                    connection.give_up(refused.message if isinstance(refused, Refused) else str(refused))
+                    connection.give_up(refused.message)
                 raise refused
             theirs = value_of(body, member.name, most=HANDSHAKE_MEMORY)
             if type(theirs) is not tuple or [type(part) for part in theirs] != [float, int, int]:

@@ -29,6 +29,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -55,8 +56,10 @@ from fedactors.federation.handshake import accept, dial
 from fedactors.federation.identity import Member
 from fedactors.federation.operations import BoundedServer, Refusal, check_framing
 from fedactors.federation.session import (
-    BACKLOG,
+    AT_ONCE,
+    MOST,
     MOST_OF_MEMBER,
+    OTHER_FILES,
     PIECE_BYTES,
     Admission,
     Connection,
@@ -64,13 +67,15 @@ from fedactors.federation.session import (
     Limits,
     LineLimit,
     Traffic,
+    allow_files,
     decoded,
+    lengthen_queue,
     peer_address,
 )
 from fedactors.federation.site_folder import SiteFolder
 from fedactors.privacy.accounting import NEW_ROW, GaussianReleases, PrivacyRecord
 from fedactors.privacy.mechanisms import clip_and_noise
-from fedactors.runtime.failures import encode_error, errors_for
+from fedactors.runtime.failures import encode_error, errors_for, lasting, unforeseen
 from fedactors.serving.parts import Part, TrainedModel, contribution, fused_output, probabilities
 from fedactors.validation import first_line, one_line, shown
 
@@ -409,7 +414,7 @@ class RemoteContributor:
         return await self._connection.ask((verb, *args), verb)
 
     async def answer_alignment(self, question: AlignmentQuestion) -> AlignmentAnswer:
-        """Ask which of the own ids the party has."""
+        """Ask which of the own ids the party has; how many parts belong to the answer `align` checks."""
         match await self._ask("answer_alignment", question.how, question.content):
             case (tuple(parts), np.ndarray() as digests) if all(type(part) is bytes for part in parts):
                 if digests.dtype == np.uint8 and digests.ndim == 2 and digests.shape[1] == 32:
@@ -479,8 +484,10 @@ class ContributionServer:
         Raises:
             BadInput: nobody may listen there.
         """
+        allow_files(MOST + MOST_OF_MEMBER + OTHER_FILES)
         try:
-            self._server = await asyncio.start_server(self._accept, host, port, limit=2 * PIECE_BYTES, backlog=BACKLOG)
+            self._server = await asyncio.start_server(self._accept, host, port, limit=2 * PIECE_BYTES, backlog=AT_ONCE)
+            lengthen_queue(self._server.sockets)
         except OSError as error:
             raise BadInput(f"--listen: {host}:{port} cannot be listened at: {error.strerror or error}") from None
         given, privacy = self._given, self._given.privacy
@@ -820,10 +827,10 @@ async def keep_ready(
                 await server.predictor.prepare()
                 server.is_ready, said, pause = True, "", _AGAIN_SECONDS
                 tell("ready: the rows of all parties are aligned")
-            except FedactorsError as error:
+            except Exception as error:  # whatever the other parties answer, they are asked again
                 pause = min(2 * pause, _LONGEST_PAUSE)
-                if str(error) != said:
-                    said = str(error)
+                if (why := str(error) if isinstance(error, FedactorsError) else unforeseen(error)) != said:
+                    said = why
                     tell(said)
         await asyncio.sleep(pause)
 
@@ -871,7 +878,7 @@ def predictions(
         server = PredictionServer(predictor, address, token, loop.call, log, tell)
         with server.answering():
             if remote:
-                loop.begin(keep_ready(server, remote, tell))
+                loop.begin(lasting(partial(keep_ready, server, remote, tell), tell))
             elif not server.is_ready:
                 loop.call(predictor.prepare(), None)
                 server.is_ready = True

@@ -24,17 +24,19 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from fedactors.errors import BadInput, PartyLost, Refused
+from fedactors.errors import BadInput, FedactorsError, PartyLost, Refused
 from fedactors.federation.identity import Federation, holds, key_of, read_federation, sign, verify
 from fedactors.federation.session import (
-    BACKLOG,
+    AT_ONCE,
     ERROR,
     HANDSHAKE_BYTES,
     HANDSHAKE_MEMORY,
+    OTHER_FILES,
     PIECE_BYTES,
     PING,
     REPLY,
@@ -45,17 +47,19 @@ from fedactors.federation.session import (
     LineLimit,
     Pending,
     WayRefused,
+    allow_files,
     close_stream,
-    error_in,
     framed,
+    lengthen_queue,
     peer_address,
     read_piece,
+    refusal_in,
     start_tls,
     value_of,
 )
 from fedactors.federation.site_folder import stamp
 from fedactors.messages.codec import encode_parts
-from fedactors.runtime.failures import encode_error
+from fedactors.runtime.failures import encode_error, lasting, unforeseen
 from fedactors.validation import first_line, one_line
 
 if TYPE_CHECKING:
@@ -264,7 +268,10 @@ async def listen_for_websockets(
         finally:
             pump.cancel()
 
-    return await serve(answer, host, port, create_connection=Accepted, open_timeout=limits.handshake, **_BOUNDS)
+    ends = {"create_connection": Accepted, "open_timeout": limits.handshake, "backlog": AT_ONCE}
+    server = await serve(answer, host, port, **ends, **_BOUNDS)
+    lengthen_queue(server.sockets)
+    return server
 
 
 async def _pump(carrier: Any, end: socket.socket) -> None:
@@ -321,7 +328,7 @@ async def through_relay(
         await _greet(folder, reader, writer, limits, DIAL, member.name)
         kind, _, _, body = await read_piece(reader, limits)
         if kind == ERROR:
-            text = first_line(error_in(body)).removeprefix("relay: ")
+            text = first_line(refusal_in(body, "relay")).removeprefix("relay: ")
             raise PartyLost(member.name, f"its site cannot be called through the relay {where}, which {text}")
         if kind != REPLY or body:
             raise Broken(f"is called through {where}, which is no relay")
@@ -347,7 +354,7 @@ async def federation_at_relay(folder: SiteFolder, limits: Limits) -> str:
         finally:
             writer.transport.abort()
     if kind == ERROR:
-        raise error_in(body)
+        raise refusal_in(body, "relay")
     text = value_of(body, "relay", most=PIECE_BYTES)
     if kind != REPLY or type(text) is not str:
         raise Broken("gives no federation.toml")
@@ -377,8 +384,10 @@ class Called:
                     await self._stay()
                 except (OSError, EOFError, TimeoutError) as error:
                     why = f"{where} is not reached ({first_line(error)}); it is tried again"
-                except (Broken, Refused, PartyLost, BadInput) as error:
+                except (Broken, FedactorsError) as error:
                     why = f"{where}: {first_line(error)}; it is tried again"
+                except Exception as error:
+                    why = f"{where}: {unforeseen(error)}; it is tried again"
                 if self._pause == _FIRST_PAUSE or why != said:
                     self._tell("relay", why)
                 said = why
@@ -398,7 +407,7 @@ class Called:
                 await _greet(self._folder, reader, writer, self._limits, WAIT, "")
                 kind, _, _, body = await read_piece(reader, self._limits)
             if kind == ERROR:
-                raise error_in(body)
+                raise refusal_in(body, "relay")
             if kind != REPLY:
                 raise Broken("is no relay")
             self._pause = _FIRST_PAUSE
@@ -448,7 +457,7 @@ class Called:
                 if proxy is not None:
                     await _through_proxy((reader, writer), proxy, self._host, self._port)
                 await _greet(self._folder, reader, writer, self._limits, ANSWER, token)
-        except (OSError, EOFError, TimeoutError, Broken, Refused, BadInput) as error:
+        except (OSError, EOFError, TimeoutError, Broken, FedactorsError) as error:
             self._tell("relay", f"a call through the relay could not be answered: {first_line(error)}")
             if made.done() and not made.cancelled():
                 made.result().transport.abort()
@@ -553,11 +562,15 @@ class Relay:
         Raises:
             BadInput: nobody may listen there.
         """
+        # a call has two connections, one of them counted as its caller's
+        allow_files(2 * self.limits.connections + self.limits.unknown_peers + OTHER_FILES)
         try:
-            server = await asyncio.start_server(self._accept, host, port, limit=self.limits.block, backlog=BACKLOG)
+            server = await asyncio.start_server(self._accept, host, port, limit=self.limits.block, backlog=AT_ONCE)
+            lengthen_queue(server.sockets)
         except OSError as error:
             raise BadInput(f"listen: {host}:{port} cannot be listened at: {error.strerror or error}") from None
-        self._looking = asyncio.get_running_loop().create_task(self._look())
+        tell = partial(self._tell, "error")
+        self._looking = asyncio.get_running_loop().create_task(lasting(self._look, tell))
         self._tell("listens", f"relay: listens at {host}:{port}, for the federation {self.federation.name}")
         return server
 

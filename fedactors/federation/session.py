@@ -26,19 +26,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import resource
 import secrets
 import ssl
 import struct
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedactors.errors import CallTimeout, FedactorsError, PartyLost, Refused
+from fedactors.errors import BadInput, CallTimeout, FedactorsError, PartyLost, Refused
 from fedactors.messages.codec import Parts, decode, encode_parts, values_in
-from fedactors.runtime.failures import encode_error, error_of
+from fedactors.runtime.failures import encode_error, error_of, unforeseen
 from fedactors.validation import first_line, one_line
 
 HEAD = struct.Struct("<IBBI")
@@ -172,6 +173,16 @@ def error_in(body: bytes) -> FedactorsError:
     name, party, text, trace = found
     lines = trace[:_LONGEST_TRACE].splitlines()
     return error_of(one_line(name, 40), one_line(party, 100), one_line(text), "\n".join(map(one_line, lines)))
+
+
+def refusal_in(body: bytes, who: str) -> Refused:
+    """Return the error by which `who` refuses to speak with this site: it chooses its text, and no other kind.
+
+    Raises:
+        Broken: it is none.
+    """
+    error = error_in(body)
+    return error if type(error) is Refused else Refused(who, first_line(error))
 
 
 def pieces_of(parts: Parts) -> Iterator[tuple[Parts, bool]]:
@@ -627,7 +638,13 @@ class Connection:
     def _start(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        """Keep no link that nobody writes to, watches or answers any more."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.give_up(unforeseen(error))
 
     # --- the connections that carry it ---
 
@@ -670,8 +687,8 @@ class Connection:
             try:
                 await again(self)
                 return
-            except FedactorsError as error:
-                self._why_not = f" ({first_line(error)})"
+            except Exception as error:  # whatever is answered there, it is dialled again
+                self._why_not = f" ({first_line(error) if isinstance(error, FedactorsError) else unforeseen(error)})"
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -999,7 +1016,45 @@ def handshake_in(body: bytes) -> tuple[int, Hello | None] | None:
 MOST, MOST_OF_MEMBER = 256, 32
 """Connections that may wait for a handshake: of all who are unknown, and of one site that showed its certificate."""
 BACKLOG = 1024
-"""Connections that the system keeps until they are accepted."""
+"""Connections that the system keeps until they are accepted,"""
+AT_ONCE = 64
+"""and that are accepted before those who came earlier are looked at: asyncio takes what it has for its backlog."""
+OTHER_FILES = 4 * AT_ONCE + 128
+"""Files that a process has open beside connections that are admitted: those that come and go, logs, libraries."""
+_MOST_FILES = 65_536
+"""More are asked for by nobody: where a system allows 10^9, some programs look through all of them."""
+
+
+def lengthen_queue(sockets: Iterable[Any]) -> None:
+    """Let the system keep `BACKLOG` connections where a server that accepts `AT_ONCE` of them listens."""
+    for one in sockets:
+        with one.dup() as same:
+            same.listen(BACKLOG)
+
+
+def allow_files(wanted: int) -> None:
+    """Let this process open as many files as the system allows it, each connection being one.
+
+    Args:
+        wanted: that there must be, so that no number of connections leaves none for anything else.
+
+    Raises:
+        BadInput: the system does not allow as many.
+    """
+    soft, hard = (
+        math.inf if one == resource.RLIM_INFINITY else one for one in resource.getrlimit(resource.RLIMIT_NOFILE)
+    )
+    if soft < (most := int(min(hard, max(wanted, _MOST_FILES)))):
+        with contextlib.suppress(OSError, ValueError):  # macOS may allow fewer than its hard limit says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+            soft = most
+    if soft < wanted:
+        raise BadInput(
+            f"open files: the system allows {soft:.0f}; {wanted} are needed, for connections and what else there is: "
+            "raise it by ulimit -Hn, by LimitNOFILE of a systemd unit, or by ulimits.nofile of a container"
+        )
+
+
 LINES_PER_MINUTE = 60
 """Refusals that are written each for itself; what is more is counted, in one line."""
 LINES_PER_DAY = 1440

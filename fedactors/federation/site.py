@@ -18,7 +18,7 @@ import stat
 import sys
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -27,7 +27,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from fedactors.actors.remote import ordinal
-from fedactors.errors import BadInput, FedactorsError, PartyLost, Refused
+from fedactors.errors import BadInput, CallTimeout, FedactorsError, PartyLost, Refused
 from fedactors.federation.approval import (
     PROPOSALS,
     RUN_ID,
@@ -59,8 +59,10 @@ from fedactors.federation.operations import (
 )
 from fedactors.federation.relay import Called, federation_at_relay, listen_for_websockets
 from fedactors.federation.session import (
-    BACKLOG,
+    AT_ONCE,
+    MOST,
     MOST_OF_MEMBER,
+    OTHER_FILES,
     PIECE_BYTES,
     REFUSED,
     Admission,
@@ -68,15 +70,17 @@ from fedactors.federation.session import (
     Connection,
     Hello,
     Limits,
+    allow_files,
     decoded,
+    lengthen_queue,
     peer_address,
     value_of,
 )
 from fedactors.federation.site_folder import SiteFolder
 from fedactors.federation.site_run import CALLS, PAYLOADS, SiteRun
 from fedactors.plugins import Protocol
-from fedactors.runtime.failures import errors_for
-from fedactors.validation import one_line, shown
+from fedactors.runtime.failures import errors_for, lasting, unforeseen
+from fedactors.validation import first_line, one_line, shown
 
 DRIVING = "driver"
 _LOOK_SECONDS = 0.2
@@ -92,6 +96,8 @@ _HOUR = 3600.0
 _RELAY = "the relay"
 _MOST_CHECKS = 4
 """Connections of one site for a check."""
+_MOST_LINKS = 8 + _MOST_CHECKS
+"""Connections with one other site that have ended their handshake: of a run, calls and payloads each way, a driver."""
 
 
 class SiteProcess:
@@ -142,6 +148,9 @@ class SiteProcess:
         """
         folder = self.folder
         _ = folder.server_tls
+        connections = MOST + len(folder.federation.members) * (MOST_OF_MEMBER + _MOST_LINKS)
+        # a WebSocket has two ends of a pair of sockets beside its own
+        allow_files(connections * (3 if folder.carrier == "websocket" else 1) + OTHER_FILES)
         self._operations.begin()
         self._usage.submit(int)
         if folder.relay is None:
@@ -153,8 +162,9 @@ class SiteProcess:
                     )
                 else:
                     self._server = await asyncio.start_server(
-                        self._accept, host, port, limit=2 * PIECE_BYTES, backlog=BACKLOG
+                        self._accept, host, port, limit=2 * PIECE_BYTES, backlog=AT_ONCE
                     )
+                    lengthen_queue(self._server.sockets)
             except OSError as error:
                 self._operations.end()
                 raise BadInput(f"listen: {host}:{port} cannot be listened at: {error.strerror or error}") from None
@@ -167,10 +177,17 @@ class SiteProcess:
         self._operations.look()
         does = "listens at" if folder.relay is None else "is called through"
         self._tell("listens", f"{folder.name}: {does} {folder.where}, in the federation {folder.federation.name}")
-        self._tasks = [asyncio.get_running_loop().create_task(one) for one in (self._look(), self._keep_up())]
+        self._last(self._look)
+        self._last(self._keep_up)
         if folder.relay is not None:
             called = Called(folder, self.limits, self._accept, partial(self._operations.tell_of, _RELAY))
-            self._tasks.append(asyncio.get_running_loop().create_task(called.wait()))
+            self._last(called.wait)
+
+    def _last(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Begin what lasts as long as this process, or as a driver's connection."""
+        self._tasks = [task for task in self._tasks if not task.done()]
+        task = asyncio.get_running_loop().create_task(lasting(work, partial(self._tell, "error")))
+        self._tasks.append(task)
 
     def _reject_unanswered(self) -> None:
         """Reject what was proposed to the process of before: nobody waits for these answers any more."""
@@ -198,12 +215,10 @@ class SiteProcess:
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(EVERY_SECONDS)
-            with contextlib.suppress(OSError):  # a full disk; the next look may find room
-                self._show()
-                self._operations.look()
-                self._end_removed()
-                for those in (self._unknown_peers, *self._members.values()):
-                    those.look()
+            refusals = [those.look for those in (self._unknown_peers, *self._members.values())]
+            for look in (self._show, self._operations.look, self._end_removed, *refusals):
+                with contextlib.suppress(OSError, BadInput):  # a full disk; the next look may find room
+                    look()
 
     async def _keep_up(self) -> None:
         """Take a newer file of the federation from who says that they have one, or has when asked in turn.
@@ -231,15 +246,18 @@ class SiteProcess:
     async def _take_over(self, name: str) -> None:
         """Ask a site, or the relay, for its file of the federation; what is wrong with it is written down."""
         member = self.folder.federation.members.get(name)
-        with contextlib.suppress(PartyLost, OSError, EOFError, TimeoutError):  # another time
+        with contextlib.suppress(OSError):  # a full disk
             try:
                 if member is not None:
                     await fetch_federation(self.folder, member, self.limits)
                 elif name == _RELAY and self.folder.relay is not None:
                     self.folder.take_over(await federation_at_relay(self.folder, self.limits), "the relay")
                 self._operations.look()
-            except (BadInput, Refused, Broken) as error:
-                self._refused_again(name, f"has a federation.toml that is not taken: {error}")
+            except (PartyLost, CallTimeout, OSError, EOFError, TimeoutError):
+                pass  # another time
+            except Exception as error:  # whatever one answers, the others are asked
+                why = error if isinstance(error, (FedactorsError, Broken)) else unforeseen(error)
+                self._refused_again(name, f"has a federation.toml that is not taken: {why}")
 
     def _show(self) -> None:
         """Say what the site does, for whoever asks."""
@@ -310,8 +328,7 @@ class SiteProcess:
         self._operations.met(connection)
         if said.purpose == DRIVING:
             self._driving = connection
-            self._tasks = [task for task in self._tasks if not task.done()]
-            self._tasks.append(asyncio.get_running_loop().create_task(self._expect(connection)))
+            self._last(partial(self._expect, connection))
         elif said.purpose != CHECKING and self.run is not None:
             self.run.joined(peer, said.purpose, connection)
 
@@ -545,6 +562,7 @@ class SiteProcess:
         if self._driving is not None:
             self._driving.limits = self.limits
         self._watching = asyncio.get_running_loop().create_task(self._stop_when_asked(self.run))
+        self._watching.add_done_callback(partial(self._watch_ended, self.run))
         self._show()
 
     async def _checked(self, proposal: Proposal) -> tuple[Protocol, Any]:
@@ -580,7 +598,10 @@ class SiteProcess:
                 return
         if run.life is Life.ENDED:
             return
-        self.folder.audit.add("stopped", run=run.proposal.run, why=why)
+        try:
+            self.folder.audit.add("stopped", run=run.proposal.run, why=why)
+        except (OSError, BadInput) as error:  # a full disk is no reason to let the run go on
+            self._tell("error", f"run {run.proposal.run}: is stopped, which the log does not say: {first_line(error)}")
         # with a quorum the run goes on without this site, if its driver is another's
         leaves = run.has_quorum and run.life is Life.OPEN and run.proposal.coordinator != self.folder.name
         if not leaves:
@@ -599,7 +620,28 @@ class SiteProcess:
             self._driving = None
             self._be_idle()
 
+    def _watch_ended(self, run: SiteRun, watch: asyncio.Task[None]) -> None:
+        """End a run that nobody watches any more."""
+        if watch.cancelled() or run.life is Life.ENDED:
+            return
+        error = watch.exception()
+        why = f"nobody would stop it any more: {'its watch ended' if error is None else unforeseen(error)}"
+        run.fail(Refused(self.folder.name, f"stopped the run: {why}"))
+        run.end("stopped", why)
+        if self.run is run:
+            if self._driving is not None:
+                self._driving.close()
+            self._driving = None
+            self._be_idle()
+
     async def _why_to_stop(self, run: SiteRun) -> str | None:
+        """Return a reason to stop a run, which is one too if it cannot be looked for; None: it goes on."""
+        try:
+            return await self._reason(run)
+        except Exception as error:
+            return f"whether it is to be stopped cannot be seen: {type(error).__name__}: {first_line(error)}"
+
+    async def _reason(self, run: SiteRun) -> str | None:
         """Return what this site's person says, or who of the run is in the federation no more; None: it goes on."""
         federation, proposal = self.folder.federation, run.proposal
         gone = [site for site in (*proposal.data, proposal.coordinator) if site not in federation.members]
@@ -615,6 +657,9 @@ class SiteProcess:
                     "limits.memory_gib: it took so much that nothing is left to measure with: smaller settings, or a "
                     "larger policy.limits.memory_gib and --limit memory_gib"
                 )
+            except Exception as error:
+                said = f"{type(error).__name__}: {first_line(error)}"
+                return f"policy.limits: what it takes of this machine cannot be measured: {said}"
         return said
 
     def _end_removed(self) -> None:

@@ -475,10 +475,12 @@ def _adopt(is_on: bool) -> bool:
 
 
 def _bytes_in(folder: Path) -> int:
+    """Return the bytes of what is in a folder; what goes while it is looked at counts for nothing."""
     total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            total += path.lstat().st_size
+    for root, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(root, name)).st_size
     return total
 
 
@@ -676,7 +678,9 @@ class SiteRun:
         self.journal = None
         if self.has_quorum:
             self.journal = Journal(folder.path / JOURNALS / f"{first_of(folder, proposal).run}.json")
-        self.unawaited = UnawaitedCall(lambda error: self.failed(folder.name, error), lambda _: self._may_lose)
+        self.unawaited = UnawaitedCall(
+            lambda error: self.failed(folder.name, error), lambda _: self._may_lose, partial(operations.tell, "error")
+        )
         self.assignment = ""
         """Digest of the proposal and of who is spawned as what.
 
@@ -726,7 +730,9 @@ class SiteRun:
         """Whether the driver was told that the run has failed."""
         # known to this site alone, unless the run is a test
         self._seed = secrets.randbits(_SEED_BITS) if proposal.shared_seed is None else proposal.shared_seed
-        asyncio.get_running_loop().set_exception_handler(self.unawaited)
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self.unawaited)
+        self.unawaited.mark_tasks(loop)
 
     def _host(self) -> ActorHost:
         ray = self._folder.ray
@@ -744,6 +750,7 @@ class SiteRun:
 
     async def control(self, verb: str, args: tuple[Any, ...]) -> Any:
         """Do what the driver asks."""
+        self.unawaited.enter()
         steps = {"prepare": Life.APPROVED, "connect": Life.PREPARED, "load": Life.CONNECTED, "open": Life.LOADED}
         steps |= {"finish": Life.OPEN, "end": Life.CLOSED}
         if verb in steps and self.life is not steps[verb]:
@@ -764,7 +771,9 @@ class SiteRun:
                 self._spending.open()
                 self.life, start = Life.OPEN, time.time()
                 self._is_open.set()
-                self._tasks = [asyncio.get_running_loop().create_task(self._spending.watch())]
+                watch = asyncio.get_running_loop().create_task(self._spending.watch())
+                watch.add_done_callback(self._watch_ended)
+                self._tasks = [watch]
                 with self._same_rows():
                     await self.actors.open(start)
             case "meet", (str(site),):
@@ -1087,6 +1096,7 @@ class SiteRun:
         self._in[peer, purpose] = connection
 
     async def _serve_frame(self, peer: str, in_turn: asyncio.Lock, body: memoryview) -> Any:
+        self.unawaited.enter()
         with self._refusing():
             async with in_turn:  # calls keep their order, also where one is long to read
                 found = await decoded(body, peer)
@@ -1131,6 +1141,7 @@ class SiteRun:
             raise PartyLost(actor, "the run is over at its site")
 
     async def _serve_payload(self, peer: str, body: memoryview) -> Any:
+        self.unawaited.enter()
         with self._refusing():
             reader, owner, key = parts_of(body, peer, 3, "asks for no payload", most=QUESTION_BYTES)
             self.gate.check_owner(peer, reader)
@@ -1234,6 +1245,11 @@ class SiteRun:
         if not self.failure.done() and self.life is not Life.ENDED:
             self._tell("error", f"run {self.proposal.run}: {error}")
             self.failure.set_result(error)
+
+    def _watch_ended(self, watch: asyncio.Task[None]) -> None:
+        """Stop a run whose budget nobody watches any more."""
+        if not watch.cancelled() and (error := watch.exception()) is not None:
+            self.fail(Refused(self._folder.name, f"cannot account for releases: {first_line(error)}"))
 
     def failed(self, actor: str, error: BaseException) -> None:
         """Stop the run because of something of an actor, or of code that is nobody's here."""

@@ -14,10 +14,12 @@ import asyncio
 import builtins
 import contextlib
 import re
+import time
 import traceback
 import weakref
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from fedactors import errors
@@ -113,19 +115,92 @@ def first_error(error: BaseException) -> BaseException:
     return error
 
 
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+"""Seconds after which what lasts begins again: twice as many each time, unless it lasted longer than the longest."""
+
+
+async def lasting(work: Callable[[], Awaitable[None]], tell: Callable[[str], None]) -> None:
+    """Do work that lasts as long as its process: after an error that it did not foresee, tell it and begin again.
+
+    Args:
+        work: to do; where it returns, this ends.
+        tell: takes a line for whoever watches the process.
+    """
+    pause = FIRST_PAUSE
+    while True:
+        begun = time.monotonic()
+        try:
+            await work()
+            return
+        except (Exception, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise  # it was this task that somebody ended, and not one that it waited for
+            pause = FIRST_PAUSE if time.monotonic() - begun > LONGEST_PAUSE else pause
+            with contextlib.suppress(Exception):  # a full disk
+                tell(f"{unforeseen(error)}; it begins again in {pause:g} s")
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def unforeseen(error: BaseException) -> str:
+    """Return an error that nobody foresaw in a line: its kind, what it says, and where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename.rpartition('/')[2]}, line {frames[-1].lineno})" if frames else ""
+    return f"unforeseen error: {type(error).__name__}: {first_line(error)}{where}"
+
+
+_OWNER = "_fedactors_owner"
+"""Attribute of a task: the `UnawaitedCall` of the run that began it."""
+_RUN: ContextVar[UnawaitedCall | None] = ContextVar("_RUN", default=None)
+
+
 class UnawaitedCall:
     """An exception handler for event loops: a call, or a task, whose failure nobody awaited stops the run it is of.
 
     Args:
         stop: is given the failure.
         handled: says of a lost party whether its loss is dealt with, so that calls to it may be forgotten.
+        others: is told what failed that is of no run, on a loop that does more than one run; None: all is the run's.
     """
 
-    def __init__(self, stop: Callable[[BaseException], None], handled: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        stop: Callable[[BaseException], None],
+        handled: Callable[[str], bool],
+        others: Callable[[str], None] | None = None,
+    ) -> None:
         self._stop = stop
         self._handled = handled
+        self._others = others
         self._made: weakref.WeakSet[asyncio.Future[Any]] = weakref.WeakSet()
         self._failed: weakref.WeakSet[asyncio.Future[Any]] = weakref.WeakSet()
+
+    def enter(self) -> None:
+        """Let what the current task does from now on, and all that it begins, be the run's."""
+        _RUN.set(self)
+
+    @staticmethod
+    def mark_tasks(loop: asyncio.AbstractEventLoop) -> None:
+        """Let each task of a loop know from now on which run it is of, if any."""
+
+        def make(loop: asyncio.AbstractEventLoop, work: Any, **how: Any) -> asyncio.Task[Any]:
+            task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **how)
+            context = how.get("context")
+            if (owner := _RUN.get() if context is None else context.get(_RUN)) is not None:
+                setattr(task, _OWNER, owner)
+            return task
+
+        loop.set_task_factory(make)
+
+    def _owner_of(self, context: Mapping[str, Any]) -> UnawaitedCall | None:
+        """Return of which run it is that failed; None: of none, a socket's, say, or a task's of the site."""
+        if self._others is None:
+            return self
+        owner: UnawaitedCall | None = getattr(context.get("future"), _OWNER, None)
+        if owner is None and (handle := context.get("handle")) is not None:
+            owner = handle._context.get(_RUN)
+        return owner
 
     def track(self, reply: asyncio.Future[Any]) -> asyncio.Future[Any]:
         """Remember a call that was made, and return its reply."""
@@ -163,15 +238,20 @@ class UnawaitedCall:
             return
         if isinstance(error, PartyLost) and self._handled(error.party):
             return
-        holder, caller = getattr(error, _CALLER, (self, None))
-        if holder is not self:
+        holder, caller = getattr(error, _CALLER, (self._owner_of(context), None))
+        if holder is None:
+            if self._others is not None:
+                with contextlib.suppress(Exception):  # a full disk
+                    self._others(f"{unforeseen(error)}: {context.get('message', '')}")
+            return
+        if holder is not self and caller is not None:
             return  # left by a run that has ended on this loop: what becomes garbage late stops no other run
         if caller is not None:
             note = f" ({caller}, which had called it, did not await the answer)"
             error.args = (f"{error}{note}",)
             if isinstance(error, PartyError):
                 error.message += note
-        self._stop(error)
+        holder._stop(error)
 
 
 def as_party_error(name: str, error: BaseException) -> FedactorsError:

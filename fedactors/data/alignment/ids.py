@@ -43,6 +43,7 @@ from numpy.typing import NDArray
 from fedactors.actors.actor import Actor
 from fedactors.errors import BadInput, Refused
 from fedactors.messages.codec import message
+from fedactors.validation import first_line
 
 Alignment = Literal["already-aligned", "hash", "psi"]
 Index = NDArray[np.int64]
@@ -218,17 +219,18 @@ async def align(
 
     Raises:
         BadInput: rows that are not aligned although stated so, or nothing in common.
+        Refused: naming who answers with what is no answer.
     """
     pairwise: dict[str, Index] = {}
     if how == "already-aligned":
         key = make_key()
         prints = {label_party: fingerprint(ids_N, key)}
         for name, peer in peers.items():
-            prints[name] = (await peer.answer_alignment(AlignmentQuestion(how, key))).parts[0]
+            (prints[name],) = _parts(await peer.answer_alignment(AlignmentQuestion(how, key)), name, how)
         check_fingerprints(prints, label_party)
         order, salt, digests = np.arange(len(ids_N)), b"", _NOTHING
     else:
-        pairwise = {name: await _intersect(ids_N, how, peer) for name, peer in peers.items()}
+        pairwise = {name: await _intersect(ids_N, how, name, peer) for name, peer in peers.items()}
         rows = common_rows(len(ids_N), pairwise)
         order, salt, digests = announce_order(ids_N, rows, rng)
     found = np.zeros(0, np.uint8) if parts is None else parts(order)
@@ -238,14 +240,30 @@ async def align(
     return CommonRows(order, found, absent)
 
 
-async def _intersect(ids_N: Ids, how: Alignment, peer: AlignmentPeer) -> Index:
+_NUM_PARTS: dict[Alignment, int] = {"already-aligned": 1, "hash": 0, "psi": 2}
+
+
+def _parts(found: AlignmentAnswer, name: str, how: Alignment) -> tuple[bytes, ...]:
+    if len(found.parts) != (most := _NUM_PARTS[how]) or (how != "hash" and len(found.digests)):
+        raise Refused(name, f"answers an alignment by {how} with {len(found.parts)} parts: {most} belong to it")
+    return found.parts
+
+
+async def _intersect(ids_N: Ids, how: Alignment, name: str, peer: AlignmentPeer) -> Index:
     if how == "hash":
         key = make_key()
         found = await peer.answer_alignment(AlignmentQuestion(how, key))
+        _parts(found, name, how)
         return intersect_digests(hash_ids(ids_N, key), found.digests)
     secret, request = psi_request(ids_N)
-    found = await peer.answer_alignment(AlignmentQuestion(how, request))
-    return psi_intersect(secret, *found.parts)
+    setup, response = _parts(await peer.answer_alignment(AlignmentQuestion(how, request)), name, how)
+    try:
+        rows = psi_intersect(secret, setup, response)
+    except Exception as error:  # of a library, of whatever kind
+        raise Refused(name, f"answers an alignment by psi with what is none: {first_line(error)}") from None
+    if len(rows) and (len(np.unique(rows)) < len(rows) or not 0 <= rows[0] <= rows[-1] < len(ids_N)):
+        raise Refused(name, "answers an alignment by psi with rows that were not asked for")
+    return rows
 
 
 def row_notes(party: str, num_local: int, num_rejected: int, num_shared: int, absent: Mapping[str, int]) -> list[str]:
