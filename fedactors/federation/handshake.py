@@ -102,7 +102,7 @@ async def _meet(
                 text = f"{where} closed the connection: it refuses the certificate of {folder.name} ({reason(error)})"
                 raise Refused(member.name, text) from None
             if kind != REPLY:
-                refused = error_in(body)
+                refused = error_in(body, member.name)
                 if taken != NEW:  # it would say so again
                     connection.give_up(refused.message if isinstance(refused, Refused) else str(refused))
                 raise refused

@@ -321,7 +321,7 @@ async def through_relay(
         await _greet(folder, reader, writer, limits, DIAL, member.name)
         kind, _, _, body = await read_piece(reader, limits)
         if kind == ERROR:
-            text = first_line(error_in(body)).removeprefix("relay: ")
+            text = first_line(error_in(body, "relay")).removeprefix("relay: ")
             raise PartyLost(member.name, f"its site cannot be called through the relay {where}, which {text}")
         if kind != REPLY or body:
             raise Broken(f"is called through {where}, which is no relay")
@@ -347,7 +347,7 @@ async def federation_at_relay(folder: SiteFolder, limits: Limits) -> str:
         finally:
             writer.transport.abort()
     if kind == ERROR:
-        raise error_in(body)
+        raise error_in(body, "relay")
     text = value_of(body, "relay", most=PIECE_BYTES)
     if kind != REPLY or type(text) is not str:
         raise Broken("gives no federation.toml")
@@ -398,7 +398,7 @@ class Called:
                 await _greet(self._folder, reader, writer, self._limits, WAIT, "")
                 kind, _, _, body = await read_piece(reader, self._limits)
             if kind == ERROR:
-                raise error_in(body)
+                raise error_in(body, "relay")
             if kind != REPLY:
                 raise Broken("is no relay")
             self._pause = _FIRST_PAUSE
