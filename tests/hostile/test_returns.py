@@ -29,7 +29,7 @@ from protocols.horizontal.actors import ClientProcess, HorizontalServer
 from protocols.horizontal.config import HorizontalConfig
 from tests.federation.test_going_on import after_rounds
 from tests.federation.test_policy import limited
-from tests.federation.test_quorum import QUORUM, THREE, hospitals
+from tests.federation.test_quorum import QUORUM, THREE, hospitals, restarted
 from tests.federation.test_runs import federated
 from tests.federation.world import BANK, CLINIC, LIMITS, SHOP, World
 
@@ -162,7 +162,7 @@ def test_a_site_that_another_one_does_not_meet_comes_back(
     monkeypatch.setattr(SiteRun, "_meet_again", meet)
     for name in THREE:
         world.start(name)
-    acting = after_rounds(world, 3, lambda: (world.end(CLINIC), world.start(CLINIC)))
+    acting = after_rounds(world, 3, restarted(world, CLINIC))
     assert federated(world, ("num_rounds=80", *QUORUM), protocol="horizontal") == 0, capsys.readouterr().err
     acting.join(60)
     assert sorted(said) == [BANK, BANK, SHOP]
