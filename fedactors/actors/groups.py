@@ -253,7 +253,7 @@ class ActorGroup(Generic[C]):
             if self.on_loss == "return":
                 for name, (_, loss) in zip(asked, found, strict=True):
                     if loss is not None:
-                        self.leave(loss.party if loss.party in self.names else name)
+                        self.leave(name)  # whomever its answer names
             if losses:
                 await self._after(losses)
                 if whole:
@@ -301,7 +301,8 @@ class ActorGroup(Generic[C]):
         """Go on without lost parties where the run may, else raise the first loss."""
         if self.on_loss in ("skip", "return"):
             for loss in losses:
-                self.last_lost = loss.party
+                if self.on_loss == "skip":
+                    self.last_lost = loss.party
                 _log.warning("%s; the others' answers are taken", loss)
             return
         members = self.members

@@ -724,7 +724,7 @@ def num_continuations(folder: SiteFolder, proposal: Proposal) -> int:
 def num_returns(folder: SiteFolder, proposal: Proposal) -> int:
     """Return how often this site came back to a run, by its log."""
     first = first_of(folder, proposal).run
-    return sum(line["what"] == "returned" and line.get("first") == first for line in folder.log())
+    return sum(line["what"] == "reopened" and line.get("first") == first for line in folder.log())
 
 
 def num_predictions(folder: SiteFolder, proposal: Proposal) -> int:

@@ -99,6 +99,10 @@ class Gate:
         """Return the site of an actor, or of the driver."""
         return self._coordinator if name == DRIVER else self.book[name].site
 
+    def is_at(self, site: str, name: str) -> bool:
+        """Say whether an actor of this name is at a site."""
+        return name in self.book and self.book[name].site == site
+
     def check_owner(self, peer: str, name: Any) -> None:
         """Check that whoever the site `peer` speaks for is hosted there.
 

@@ -26,7 +26,7 @@ import re
 import secrets
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -476,7 +476,9 @@ class ContributionServer:
         self._server: asyncio.Server | None = None
         self._num_refused = 0
         self._unknown_peers = Admission(self._say_refused)
-        self._members = Admission(self._say_refused, MOST_OF_MEMBER)
+        self._members: defaultdict[str, Admission] = defaultdict(lambda: Admission(self._say_refused, MOST_OF_MEMBER))
+        """By site: no other one's refusals hide those of one."""
+        self._next_count = 1
 
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port. The site's signed log has what is given to whom, first.
@@ -502,8 +504,18 @@ class ContributionServer:
             self._server.close()
         for link in self._links.values():
             link.close()
+        self._log_counts("served")
+
+    def _log_counts(self, what: str) -> None:
         facts = {"given": self._given.num_given, "alignments": self._given.num_alignments}
-        self._folder.audit.add("served", model=self._model, to=self._to, **facts, refused=self._num_refused)
+        self._folder.audit.add(what, model=self._model, to=self._to, **facts, refused=self._num_refused)
+
+    def _counted(self) -> None:
+        """Write down what was given and refused whenever it has doubled: a process that is killed writes no end."""
+        count = self._given.num_given + self._num_refused
+        if count >= self._next_count:
+            self._next_count = 2 * count
+            self._log_counts("served_so_far")
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         abort = writer.transport.abort
@@ -513,7 +525,7 @@ class ContributionServer:
         def known(peer: str) -> None:
             nonlocal admission, pending
             admission.goes(pending)
-            admission = self._members
+            admission = self._members[peer]
             pending = admission.comes(peer, abort)
 
         def refused(who: str, why: str) -> None:
@@ -530,7 +542,8 @@ class ContributionServer:
     def _refused(self, who: str, why: str) -> None:
         self._num_refused += 1
         is_member = who in self._folder.federation.members
-        (self._members if is_member else self._unknown_peers).refused(who, why)
+        (self._members[who] if is_member else self._unknown_peers).refused(who, why)
+        self._counted()
 
     def _say_refused(self, who: str, why: str) -> None:
         self._tell(f"refused: {one_line(who)}: {one_line(why)}")
@@ -563,7 +576,9 @@ class ContributionServer:
                 case ("contribute", np.ndarray() as positions, bytes(salt)) if (
                     positions.dtype == np.int64 and positions.ndim == 1
                 ):
-                    return await given.contribute(positions, salt)
+                    values = await given.contribute(positions, salt)
+                    self._counted()
+                    return values
             raise Refused(peer, "asks for what is no question of a prediction")
         except Refused as error:
             self._refused(peer, error.message)

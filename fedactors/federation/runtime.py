@@ -42,6 +42,7 @@ from fedactors.runtime import snapshots
 from fedactors.runtime.compute import WallClock
 from fedactors.runtime.failures import UnawaitedCall, error_for_sites, errors_for, first_error
 from fedactors.runtime.interface import Runtime, Snapshot
+from fedactors.validation import first_line
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -294,7 +295,7 @@ class FederatedRuntime(Runtime):
         for name in self._actors_at(site):
             if self._leaving_handler is not None:
                 await self._leaving_handler(name)
-        await self._all("meet", site)
+        await self._meet(site)
         for verb in ("connect", "load", "open"):
             await ask(verb)
         self._sites[site] = link
@@ -306,6 +307,28 @@ class FederatedRuntime(Runtime):
         self._folder.audit.add("returned", run=self._proposal.run, site=site)
         _log.warning("%s is back, and takes part again", site)
         self.tell(f"{site} is back")
+
+    async def _meet(self, site: str) -> None:
+        """Have all other sites open connections to one that is back.
+
+        Who does not is lost itself: what another site says keeps nobody out of the run. The coordinator's own site,
+        where the protocol's server is, must reach it.
+        """
+
+        async def ask(other: str, link: Connection) -> None:
+            try:
+                await self._ask(other, link, "meet", site)
+            except (FedactorsError, TimeoutError) as error:
+                if other == self._folder.name:
+                    raise
+                why = f"it does not meet {site}: {first_line(error)}"
+                if self._sites.get(other) is link:
+                    if self._may_lose(other):
+                        self._leave(other, why)
+                    else:
+                        self.fail(PartyLost(other, why))
+
+        await asyncio.gather(*(ask(other, link) for other, link in list(self._sites.items())))
 
     async def _await_nobody(self) -> None:
         """Wait for no site any more: the run is over."""
@@ -501,6 +524,8 @@ class FederatedRuntime(Runtime):
         hello = Hello(self._folder.federation.name, DRIVER, self._proposal.run, "")
         ends: dict[str, Any] = {"serve": None, "lost": self._lost, "errors": errors_for(self._folder.name, site)}
         ends["tell"] = lambda _, text: self.tell(text)
+        # the own site says who was lost; any other one speaks for its own actors only
+        ends["is_of"] = lambda name: site == self._folder.name or self._gate.is_at(site, name)
         return await dial(self._folder, self._folder.federation.members[site], hello, self._limits, **ends)
 
     def _lost(self, connection: Connection, why: str) -> None:

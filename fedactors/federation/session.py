@@ -158,8 +158,15 @@ def checked_parts(found: Any, sender: str, count: int, what: str) -> tuple[Any, 
     return found
 
 
-def error_in(body: bytes) -> FedactorsError:
+def error_in(body: bytes, peer: str, is_of: Callable[[str], bool] = lambda name: False) -> FedactorsError:
     """Return the error that a reply carries; others wrote its text, which logs and terminals will show.
+
+    It is of whoever was asked: who answers says of nobody else that they were lost, or did what they may not.
+
+    Args:
+        body: of the reply.
+        peer: who answers.
+        is_of: says of a name whether that is one of the peer's own parties.
 
     Raises:
         Broken: it is none.
@@ -172,7 +179,10 @@ def error_in(body: bytes) -> FedactorsError:
         raise Broken("sends an error that is none")
     name, party, text, trace = found
     lines = trace[:_LONGEST_TRACE].splitlines()
-    return error_of(one_line(name, 40), one_line(party, 100), one_line(text), "\n".join(map(one_line, lines)))
+    party, text = one_line(party, 100), one_line(text)
+    if party != peer and not is_of(party):
+        party, text = peer, f"says of {party}: {text}"
+    return error_of(one_line(name, 40), party, text, "\n".join(map(one_line, lines)))
 
 
 def refusal_in(body: bytes, who: str) -> Refused:
@@ -181,7 +191,7 @@ def refusal_in(body: bytes, who: str) -> Refused:
     Raises:
         Broken: it is none.
     """
-    error = error_in(body)
+    error = error_in(body, who)
     return error if type(error) is Refused else Refused(who, first_line(error))
 
 
@@ -575,6 +585,7 @@ class Connection:
         serve: what becomes of the other side's requests; None: it may make none.
         lost: is told, once, why the connection is no more, unless this side closed it.
         errors: how an error that this side raises is told to the other.
+        is_of: see `error_in`.
     """
 
     peer: str
@@ -582,6 +593,7 @@ class Connection:
     serve: Serve | None
     lost: Callable[[Connection, str], None]
     errors: Callable[[BaseException], Parts]
+    is_of: Callable[[str], bool] = lambda name: False
     name: str = ""
     """What whoever serves it knows it by."""
     traffic: Traffic = field(default_factory=Traffic)
@@ -869,7 +881,7 @@ class Connection:
                 if kind == REPLY:
                     reply.set_result(body)
                     return
-                reply.set_exception(error_in(body))
+                reply.set_exception(error_in(body, self.peer, self.is_of))
         else:
             raise Broken(f"sends a piece of kind {kind}, which there is not")
 
@@ -950,7 +962,7 @@ class Connection:
 def _text_of(body: bytes) -> str:
     """Return what an error says, in a line."""
     try:
-        error = error_in(body)
+        error = error_in(body, "", lambda _: True)  # only its text is used
     except Broken:
         return "it does not say why"
     return error.message if isinstance(error, Refused) else first_line(error)

@@ -366,8 +366,8 @@ def spent(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Amount]]:
     """Return what runs have taken of each of a site's data, by kind of neighbours, from the lines of its log.
 
     A run whose account is of clients takes as much of each row of theirs as one whose account is of rows. A run that
-    is under way, or of which nobody knows how it ended, counts with what it announced. A return to a run
-    that ended before it was open took nothing, and gives nothing back.
+    is under way, or of which nobody knows how it ended or what it took, counts with what it announced. A return to a
+    run that ended before it was open took nothing, and gives nothing back, be it that the site was killed before it.
     """
     runs: dict[str, tuple[str, dict[str, list[float | None]]]] = {}
     open_ones: set[str] = set()
@@ -375,8 +375,10 @@ def spent(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Amount]]:
         if line["what"] == "opened":
             runs[line["run"]] = line["data"], {ANY: line["announced"]}
             open_ones.add(line["run"])
-        elif line["what"] == "ended" and line["who"] == "site" and line["run"] in open_ones:
-            runs[line["run"]] = runs[line["run"]][0], line["taken"]
+        elif line["what"] == "ended" and line["who"] == "site" and line["run"] in open_ones and line.get("was_open", 1):
+            # where it was not, the line is of a return, and the process that had opened the run was killed
+            data, announced = runs[line["run"]]
+            runs[line["run"]] = data, line["taken"] or announced
             open_ones.remove(line["run"])
     kinds: dict[str, dict[str, None]] = {}
     for data, taken in runs.values():

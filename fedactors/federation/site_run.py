@@ -768,6 +768,9 @@ class SiteRun:
                     await self.actors.load(self._goes_on)
                 self.life = Life.LOADED
             case "open", ():
+                if self.is_return:  # from here on it leaves anew what a restart forgets: `num_returns` counts it
+                    first = first_of(self._folder, self.proposal).run
+                    self._folder.audit.add("reopened", run=self.proposal.run, first=first)
                 self._spending.open()
                 self.life, start = Life.OPEN, time.time()
                 self._is_open.set()
@@ -854,7 +857,7 @@ class SiteRun:
         if self.is_return:
             earlier = self._earlier = self._goes_on = find(folder, *self._newest())
             self._seed = earlier.seed
-            folder.audit.add("returned", run=proposal.run, first=first_of(folder, proposal).run)
+            folder.audit.add("returned", run=proposal.run)
         elif proposal.purpose != "train":
             earlier = find(folder, proposal.earlier, proposal.number, or_before=self.has_quorum)
             self._earlier = earlier
@@ -946,8 +949,10 @@ class SiteRun:
         async def reach(site: str) -> None:
             try:
                 await self._dial(site)
-            except PartyLost as error:
-                if not may_miss:
+            except FedactorsError as error:
+                # another site that refuses this one keeps it out of the run as little as one that is away
+                is_needed = not may_miss or (site == self.proposal.coordinator and not isinstance(error, PartyLost))
+                if is_needed:
                     raise
                 self._leave(site, first_line(error))
 
@@ -965,6 +970,7 @@ class SiteRun:
             hello = Hello(federation.name, purpose, self.proposal.run, self.assignment)
             ends: dict[str, Any] = {"serve": None, "lost": self._lost, "traffic": self._operations.traffic(site)}
             ends |= {"errors": errors_for(self._folder.name, site), "tell": partial(self._operations.tell_of, site)}
+            ends["is_of"] = partial(self.gate.is_at, site)
             made = await dial(self._folder, federation.members[site], hello, self._limits, **ends)
             self._out[site, purpose] = made
             self._operations.met(made)
@@ -994,7 +1000,14 @@ class SiteRun:
         for purpose in (CALLS, PAYLOADS):
             if (old := self._out.pop((site, purpose), None)) is not None:
                 old.give_up("it has come back as a new process")
-        await self._dial(site)
+        try:
+            await self._dial(site)
+        except FedactorsError as error:
+            if self._folder.name == self.proposal.coordinator:  # what asks all others is there
+                raise
+            # who is not reached, or turns this site away, is not let say by it that this site failed
+            self._leave(site, first_line(error))
+            return
         self._operations.tell_of(site, "away", f"run {self.proposal.run}: {site} is back")
 
     async def _snapshot(self, label: str, number: int) -> dict[str, bytes]:
@@ -1262,7 +1275,8 @@ class SiteRun:
         if status == "failed" and self._raised is not None:
             self.fail(self._raised)
         last = self._disk.submit(self._record, self.actors.recorded())
-        charged = as_logged(self._spending.charged(status, was_open=self.life >= Life.OPEN))
+        was_open = self.life >= Life.OPEN
+        charged = as_logged(self._spending.charged(status, was_open=was_open))
         self.life = Life.ENDED
         if self.usage is not None:
             self.usage.release()
@@ -1274,7 +1288,8 @@ class SiteRun:
         self.actors.end()
         self._disk.shutdown()
         more: dict[str, Any] = {"more_refused": n} if (n := self._num_refused - _MOST_REFUSED) > 0 else {}
-        signed = partial(log_end, self._folder, self.proposal.run, status, self.gate, why, taken=charged, **more)
+        more |= {"taken": charged, "was_open": was_open}
+        signed = partial(log_end, self._folder, self.proposal.run, status, self.gate, why, **more)
         for write in (last.result, partial(self._close_records, status), signed):
             try:
                 write()

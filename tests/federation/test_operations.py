@@ -366,7 +366,7 @@ async def answered(world: World, reply: Any, handshake: bytes | None = None) -> 
         ends[1].write(handshake)
         *_, body = await read_piece(ends[0], LIMITS)
         await let_go(ends[1])
-        return error_in(body)
+        return error_in(body, SHOP)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, EOFError):

@@ -315,7 +315,13 @@ async def answer_of(stream: Stream) -> str:
     try:
         async with asyncio.timeout(20):
             kind, _, _, body = await read_piece(reader, LIMITS)
-            return "welcome" if kind == REPLY else str(error_in(body)) if kind == ERROR else value_of(body, "relay")
+            return (
+                "welcome"
+                if kind == REPLY
+                else str(error_in(body, "relay"))
+                if kind == ERROR
+                else value_of(body, "relay")
+            )
     except (EOFError, OSError):
         return "nothing"
     finally:

@@ -106,7 +106,7 @@ def test_an_array_of_any_size_is_a_question_of_few_bytes() -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_an_error_that_another_site_tells_takes_little(form: str, size: int) -> None:
     frame = framed(FORMS[form](size))
-    peak, seconds = memory_and_seconds(lambda: error_in(frame))
+    peak, seconds = memory_and_seconds(lambda: error_in(frame, "shop"))
     assert peak < 8 << 20
     assert seconds < 0.05
 

@@ -14,22 +14,22 @@ import pytest
 
 from fedactors.actors.remote import current_caller
 from fedactors.cli.main import main
-from fedactors.errors import Refused, Stopped
+from fedactors.errors import PartyFailed, PartyLost, Refused, Stopped
 from fedactors.federation import approval, site
-from fedactors.federation.approval import as_tree, kept_proposals
-from fedactors.federation.audit_log import JOURNALS, Journal
+from fedactors.federation.approval import as_tree, kept_proposals, num_returns
+from fedactors.federation.audit_log import JOURNALS, AuditLog, Journal
 from fedactors.federation.handshake import dial
 from fedactors.federation.runtime import FederatedRuntime
 from fedactors.federation.session import Hello
 from fedactors.federation.site_folder import SITE, RunLimits, in_all, spent
-from fedactors.federation.site_run import UsageWatch
+from fedactors.federation.site_run import SiteRun, UsageWatch
 from fedactors.runtime.failures import errors_for
 from fedactors.secure_sums.actors import SecureSums
 from protocols.horizontal.actors import ClientProcess, HorizontalServer
 from protocols.horizontal.config import HorizontalConfig
 from tests.federation.test_going_on import after_rounds
 from tests.federation.test_policy import limited
-from tests.federation.test_quorum import QUORUM, THREE, hospitals
+from tests.federation.test_quorum import QUORUM, THREE, hospitals, restarted
 from tests.federation.test_runs import federated
 from tests.federation.world import BANK, CLINIC, LIMITS, SHOP, World
 
@@ -85,6 +85,93 @@ def test_a_return_that_goes_nowhere_takes_nothing_off_a_budget(
     ended = [line for line in world.audit(SHOP) if line["what"] == "ended"]
     assert len(ended) == 2
     assert in_all(spent(world.folder(SHOP).log())["cases"]) == before
+
+
+def test_a_killed_run_stays_charged_when_a_return_to_it_goes_nowhere(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = world.path / SHOP / SITE
+    budget = "[data.cases]\nbudget = { epsilon = 60.0, delta = 1e-4 }\n"
+    file.write_text(file.read_text().replace("[data.cases]\n", budget))
+    for name in THREE:
+        world.start(name)
+    honest, add, killed = FederatedRuntime.checkpoint, AuditLog.add, [True]
+
+    def added(self: AuditLog, what: str, **facts: Any) -> Any:
+        if not (killed and what == "ended" and self._path.parent.name == SHOP):  # who is killed writes none
+            return add(self, what, **facts)
+        return None
+
+    async def checkpoint(self: FederatedRuntime, label: str = "last") -> None:
+        await honest(self, label)
+        raise Stopped("the coordinator has seen enough", 3)
+
+    monkeypatch.setattr(AuditLog, "add", added)
+    monkeypatch.setattr(FederatedRuntime, "checkpoint", checkpoint)
+    words = ("num_rounds=40", *QUORUM[1:], *ROWS_NOISED)
+    assert federated(world, words, "--budget", f"{SHOP}=50:1e-5", protocol="horizontal") == 3
+    is_free(world)
+    killed.clear()
+    (run,) = kept_proposals(world.folder(SHOP))
+    before = in_all(spent(world.folder(SHOP).log())["cases"])
+    assert before.epsilon == 50, capsys.readouterr().err
+    propose_and_go(world, run)
+    assert [line["was_open"] for line in world.audit(SHOP) if line["what"] == "ended"] == [False]
+    assert in_all(spent(world.folder(SHOP).log())["cases"]) == before
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_was_spent_is_never_less_than_what_left_in_whatever_order_sites_are_killed_and_return(seed: int) -> None:
+    rng, lines, left, state = np.random.default_rng(seed), list[dict[str, Any]](), 0.0, "ready"
+    settled = 0.0
+    for _ in range(40):
+        what = rng.choice(["opened", "released", "ended", "killed", "returned"])
+        if what == "opened" and state == "ready":
+            lines.append({"what": "opened", "run": "r", "data": "cases", "announced": [50.0, 0.0]})
+            state = "open"
+        elif what == "released" and state == "open":
+            left = min(left + rng.uniform(0, 9), 50.0)
+        elif what == "ended" and state in ("ready", "open"):
+            taken = {"row": [left, 0.0]} if state == "open" and left else {}
+            ended = {"what": "ended", "who": "site", "run": "r", "status": "failed", "taken": taken}
+            lines.append(ended | ({} if rng.random() < 0.3 and state == "open" else {"was_open": state == "open"}))
+            settled, state = (left if state == "open" else settled), "gone"
+        elif what == "killed":
+            state = "gone"
+        elif what == "returned" and state == "gone":
+            lines.append({"what": "returned", "run": "r"})
+            state = "ready"
+        taken_by_now = in_all(spent(lines).get("cases", {})).epsilon
+        assert taken_by_now >= max(left, settled), lines
+        assert taken_by_now <= 50
+
+
+def test_a_site_that_another_one_does_not_meet_comes_back(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who says that it does not is away itself; what it says keeps nobody out, and costs nobody a return."""
+    honest, said = SiteRun._meet_again, []
+
+    async def meet(self: SiteRun, site: str) -> None:
+        me = self._folder.name
+        if site == CLINIC and me in (BANK, SHOP) and said.count(me) < (2 if me == BANK else 1):
+            said.append(me)
+            raise PartyLost(me, "it is not ready") if me == BANK else PartyFailed(CLINIC, "ValueError: it has failed")
+        await honest(self, site)
+
+    monkeypatch.setattr(SiteRun, "_meet_again", meet)
+    for name in THREE:
+        world.start(name)
+    acting = after_rounds(world, 3, restarted(world, CLINIC))
+    assert federated(world, ("num_rounds=80", *QUORUM), protocol="horizontal") == 0, capsys.readouterr().err
+    acting.join(60)
+    assert sorted(said) == [BANK, BANK, SHOP]
+    assert CLINIC in [line["site"] for line in world.audit(BANK) if line["what"] == "returned" and "site" in line]
+    away = [line["why"] for line in world.audit(BANK) if line["what"] == "away" and line["site"] == SHOP]
+    assert away[0].startswith("it does not meet clinic: shop: ")
+    (proposal,) = kept_proposals(world.folder(CLINIC)).values()
+    assert len([line for line in world.audit(CLINIC) if line["what"] == "returned"]) >= 3
+    assert num_returns(world.folder(CLINIC), proposal) == 1
 
 
 def test_a_site_that_left_at_its_limits_does_not_come_back(

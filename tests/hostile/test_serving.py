@@ -26,7 +26,7 @@ from fedactors.federation.online import (
 )
 from fedactors.federation.session import LINES_PER_MINUTE, MOST
 from tests.federation.test_online import JSON, TOKEN, ask, part_of, rows_of
-from tests.federation.world import BANK, SHOP, World
+from tests.federation.world import BANK, CLINIC, SHOP, World
 
 pytestmark = [pytest.mark.drawn(1, family="hostile")]
 QUESTION = json.dumps({"ids": ["r1"]}).encode()
@@ -174,3 +174,17 @@ def test_silent_strangers_keep_nobody_from_a_party_that_serves(tmp_path: Path) -
             one.close()
         loop.call(stop())
         loop.stop()
+
+
+@pytest.mark.slow
+def test_what_a_serving_party_refuses_is_on_record_before_it_ends(tmp_path: Path) -> None:
+    """Another member's refusals fill its own lines only, and a process that is killed writes no last one."""
+    world, lines = World(tmp_path, (BANK, SHOP, CLINIC)), list[str]()
+    given = Contributions(loaded(part_of("b", ("a", "b"))), rows_of(["r1"]), 50, np.random.default_rng(7))
+    server = ContributionServer(world.folder(SHOP), given, BANK, "model", lines.append)
+    for _ in range(5 * LINES_PER_MINUTE):
+        server._refused(CLINIC, "asks again")
+    server._refused(BANK, "asks for what is no question")
+    assert any(line.startswith("refused: bank: ") for line in lines)
+    counts = [line["refused"] for line in world.audit(SHOP) if line["what"] == "served_so_far"]
+    assert counts == [1, 2, 4, 8, 16, 32, 64, 128, 256]
