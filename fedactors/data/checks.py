@@ -42,10 +42,19 @@ from fedactors.data.layouts.relational import (
     rules_of_features,
 )
 from fedactors.data.layouts.vertical import RelationalData, VerticalData, VerticalPart
-from fedactors.data.readers import is_csv
+from fedactors.data.readers import is_csv, num_hidden_rows
 from fedactors.data.schema import VerticalParty
 from fedactors.data.sources import NULL_IS_VALUE, FileSource, is_pandas_index, pandas_index, spread, usual_nulls
-from fedactors.data.values import Column, CsvFormat, alike, class_text, compared_names, formats_of_dates
+from fedactors.data.values import (
+    NO_DAY,
+    Column,
+    CsvFormat,
+    alike,
+    class_text,
+    compared_names,
+    formats_of,
+    formats_of_dates,
+)
 from fedactors.errors import BadInput, DataMissing
 
 Level = Literal["error", "warning"]
@@ -338,6 +347,10 @@ def _file(party: _Party, *, aligned: bool, classes: Sequence[str]) -> list[DataF
         return party.answered(())
     source = party.source
     num_rows = len(next(iter(table.values()), ()))
+    if source.view is None and (num_hidden := num_hidden_rows(Path(source.path))):
+        party.say(
+            "warning", f"{num_hidden} rows of the workbook are hidden or filtered out, and read; delete what is none"
+        )
     if table and not num_rows:
         party.say("error", f"{source.path} has the names of columns and no row")
         return party.findings
@@ -542,9 +555,9 @@ def _texts_for_numbers(party: _Party, column: Column, texts: list[str]) -> None:
         party.add("error", told, name, type="text" if is_alike else "categorical")
 
 
-def _then_missing(party: _Party, name: str) -> None:
+def _then_missing(party: _Party, name: str, public: Any = 0) -> None:
     if party.source.rules_of([name]).get(name, ColumnRule()).missing == "refuse":
-        fill = {"missing": "constant", "fill": 0} if party.is_public else {"missing": "median"}
+        fill = {"missing": "constant", "fill": public} if party.is_public else {"missing": "median"}
         party.add("error", "then values are missing", name, **fill)
 
 
@@ -581,13 +594,22 @@ def _named(values: Sequence[str]) -> str:
 
 
 def _dates(party: _Party, column: Column, rule: ColumnRule) -> None:
-    _, texts = column.moments(rule.format)
+    moments_N, texts = column.moments(rule.format, party.source.where)
     counts = Counter(texts.values())
-    wrong = list(counts)
+    if zeros := sorted(text for text in counts if NO_DAY.fullmatch(text.strip())):
+        party.say_csv(f"column {column.name}: {zeros[0]!r} means that a date is missing", null=zeros)
+        _then_missing(party, column.name, "1970-01-01")
+    wrong = [text for text in counts if text not in zeros]
     if not wrong:
+        is_later = moments_N > np.datetime64("now")
+        if any("%y" in one for one in formats_of(rule.format)) and is_later.any():
+            row = int(np.flatnonzero(is_later)[0])
+            such = f"{column.texts()[row]!r} ({moments_N[row]!s:.4})"
+            told = f"{int(is_later.sum())} dates lie in the future, such as {such}"
+            party.add("warning", f"{told}: of two digits, years to 68 are of this century; write four", column.name)
         return
     given = [] if rule.format == "" else [rule.format] if isinstance(rule.format, str) else list(rule.format)
-    every = [text for text in dict.fromkeys(column.texts(party.source.where)) if text is not None]
+    every = [text for text in dict.fromkeys(column.texts(party.source.where)) if text is not None and text not in zeros]
     ways = formats_of_dates(every) or [
         (*given, *way) for way in formats_of_dates(wrong) if given and len(texts) < len(column)
     ]
@@ -603,6 +625,8 @@ def _ids(party: _Party, ids: Sequence[str], aligned: bool) -> None:
     """Note ids that will not meet those of other parties."""
     level: Level = "error" if aligned else "warning"
     given = [text for text in ids if text]
+    if told := _rounded(part for text in given for part in text.split("/")):
+        party.say("warning", f"id: {told}")
     if len(given) < len(ids) and aligned:
         party.say(level, f"id: {len(ids) - len(given)} rows have no id")
     if doubled := [text for text, count in Counter(given).items() if count > 1]:
@@ -626,6 +650,23 @@ def _ids(party: _Party, ids: Sequence[str], aligned: bool) -> None:
     lengths = {len(text) for text in given}
     if all(map(str.isdecimal, given)) and len(lengths) > 1 and any(text != "0" and text[0] == "0" for text in given):
         party.say("warning", "id: some ids begin with 0 and are of other lengths", *_id_rule("strip-zeros"))
+
+
+_LONG_NUMBER, _HELD_DIGITS = re.compile(r"[1-9][0-9]{15,}"), 15
+_LEAST_ROUNDED, _MOST_OTHERS = 3, 0.1
+
+
+def _rounded(texts: Iterable[str]) -> str:
+    """Return what to say of long numbers that nearly all end in zeros, as a spreadsheet leaves them; else nothing."""
+    long = {text for text in texts if _LONG_NUMBER.fullmatch(text)}
+    others = [text for text in long if text[_HELD_DIGITS:].strip("0")]
+    rounded = sorted(long.difference(others))
+    if len(rounded) < _LEAST_ROUNDED or len(others) > _MOST_OTHERS * len(long):
+        return ""
+    told = f"{len(rounded)} of {len(long)} long numbers end in zeros, such as {rounded[0]!r}"
+    return (
+        f"{told}: they were rounded to 15 digits, as a spreadsheet does; export them as text from where they are whole"
+    )
 
 
 def _id_rule(rule: str) -> tuple[str, ...]:
@@ -756,10 +797,14 @@ def _scales(tables: Sequence[_Party]) -> Iterator[DataFinding]:
 # --- tables of a query ----------------------------------------------------------------------------------------------
 
 
-def _keys_as_written(party: _Party, keys: Any) -> None:
-    """Note keys that are texts and hold what an id would not count: they are compared as they are."""
+def _keys_as_written(party: _Party, keys: Any, *, is_ruled: bool) -> None:
+    """Note keys that were rounded, or unless rules bring them to one form hold as texts what an id would not count."""
     for name, texts in zip(keys.column_names, keys.columns, strict=True):
-        if not pa.types.is_string(texts.type) and not pa.types.is_large_string(texts.type):
+        is_text = pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type)
+        is_exact = is_text or pa.types.is_integer(texts.type) or pa.types.is_decimal(texts.type)
+        if is_exact and (told := _rounded(pc.unique(texts.drop_null()).cast(pa.string()).to_pylist())):
+            party.say("warning", f"key {name}: {told}")
+        if not is_text or is_ruled:
             continue
         plain = pa.chunked_array([compared_names(texts, ())], pa.string())
         odd = texts.filter(pc.fill_null(pc.not_equal(texts.cast(pa.string()), plain), False))
@@ -818,8 +863,7 @@ def _relational(data: RelationalData, names: Sequence[str], is_run: bool) -> Ite
         if planned.keys and (lost := int((~rows_with_keys(rows.select(planned.keys))).sum())):
             told = f"{lost} of {rows.num_rows} rows have no value in {', '.join(planned.keys)}: they join with nothing"
             party.say("warning", told)
-        if not partition.id_rules:
-            _keys_as_written(party, rows.select(planned.keys))
+        _keys_as_written(party, rows.select(planned.keys), is_ruled=bool(partition.id_rules))
         for name, column in given.items():
             _column(party, column, rules[name])
         party.left_out.clear()  # what a table gives is said by the query

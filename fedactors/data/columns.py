@@ -45,9 +45,11 @@ from fedactors.data.values import (
     allocate,
     blocks_of,
     encode_dates,
+    formats_of,
     how_dates_are_read,
     how_it_is_read,
     parse_date,
+    parts_without,
     truth_texts,
     value_text,
     whole_texts,
@@ -126,8 +128,8 @@ class ColumnRule:
     """Categories of fewer rows than this share the bucket, which is then trained."""
     format: Formats = ""
     """Of dates that are text, as Python's ``strptime`` has it, or a list of formats in the order in which they are
-    tried; ISO 8601 unless given, ``iso`` in a list. ``unix`` or ``unix-ms``: seconds or milliseconds since 1970;
-    ``excel``: days as a workbook counts them."""
+    tried; ISO 8601 unless given, ``iso`` in a list. ``unix``, ``unix-ms``, ``unix-us``, ``unix-ns``: seconds,
+    milliseconds, microseconds or nanoseconds since 1970; ``excel``: days as a workbook counts them."""
     parts: tuple[DatePart, ...] = ("days", "month", "weekday")
     """What becomes of a date: ``days`` since 1970, and sine and cosine of ``month``, ``weekday`` or ``hour``."""
 
@@ -145,6 +147,18 @@ class ColumnRule:
         self._check_categories()
         if not self.parts:
             raise ValueError("parts: [] is not allowed: name at least one of days, month, weekday, hour")
+        for one in formats_of(self.format):
+            if lost := parts_without(one, self.parts):
+                what = "month" if lost == ["month"] else "year"
+                kept = [
+                    *([] if parts_without(one, ["month"]) else ["month"]),
+                    *(["hour"] if "%H" in one or "%I" in one else []),
+                ]
+                or_parts = f"say parts = {json.dumps(kept)}, or " if kept else ""
+                raise ValueError(
+                    f"format: {one!r} is not allowed with parts {list(self.parts)}: it has no {what}; {or_parts}write "
+                    f"dates with their {what}"
+                )
         if self.missing == "constant" and self.type == "numeric" and isinstance(self.fill, str):
             raise ValueError(f"fill: {self.fill!r} is not allowed for type=numeric: give a number")
         if self.missing == "constant" and self.type == "datetime":
@@ -563,7 +577,7 @@ def _encode_one(
         if wrong and not new:
             row, text = next(iter(wrong.items()))
             told = f"{text[:80]!r} in {column.row(row)} {NO_DATE}"
-            raise BadInput(f"{where}: column {one.name}: {told} {how_dates_are_read(text, rule.format)}")
+            raise BadInput(f"{where}: column {one.name}: {told} {how_dates_are_read(text, rule.format, column.csv)}")
         problems |= {row: f"{text[:80]!r} {NO_DATE}" for row, text in wrong.items()}
         if new and one.zone:
             is_named = one.zone == "none"

@@ -38,7 +38,7 @@ import re
 import warnings
 import zipfile
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -309,11 +309,23 @@ def _in_utf8(content: Content, csv: CsvFormat, where: str) -> Content:
         if is_of_bytes:
             _refuse_unlikely(content, csv, where)
         if isinstance(content, bytes):
-            return _without_marks(content.decode(csv.encoding).encode(), where)
+            return _without_marks(b"".join(_without_private([content.decode(csv.encoding)], name)), where)
         characters = codecs.iterdecode(iter(partial(pa.BufferReader(content).read, _CSV_BLOCK), b""), csv.encoding)
-        return _without_marks(written_to_file(text.encode() for text in characters), where)
+        return _without_marks(written_to_file(_without_private(characters, name)), where)
     except UnicodeError as error:
         raise BadInput(f"{where} {_other_encodings(content, csv)}") from error
+
+
+def _without_private(texts: Iterable[str], name: str) -> Iterator[bytes]:
+    """Yield texts in UTF-8.
+
+    Raises:
+        UnicodeError: one holds a character of private use.
+    """
+    for text in texts:
+        if _private_in(text, name):
+            raise UnicodeError("a character of private use")
+        yield text.encode()
 
 
 _UNLIKELY = re.compile(
@@ -374,10 +386,32 @@ def _readings(line: bytes, encodings: Sequence[str]) -> list[tuple[str, str]]:
     made = []
     for encoding in encodings:
         with contextlib.suppress(UnicodeDecodeError):
-            text = line.decode(encoding)
+            text = line.decode(encoding).replace("\t", " ")
+            first = next((at for at, letter in enumerate(text) if not letter.isascii()), 0)
+            text = text[0 if len(text) <= _MOST_SHOWN else max(0, first - 10) :][:_MOST_SHOWN]
             if text.isprintable() and not _UNLIKELY.search(text):
                 made.append((encoding, text))
-    return made
+    return [one for one in made if _are_words(one[1], one[0])] or made
+
+
+_NO_WORDS = re.compile(
+    "[A-Za-z][\u0400-\u04ff]|[\u0400-\u04ff][A-Za-z]|[\u0430-\u045f][\u0400-\u042f]|[\u00c0-\u024f]{4}"
+    "|[a-z][\u00c0-\u00d6\u00d8-\u00de](?![A-Za-z\u00c0-\u024f])|[^\\W\\d_][\u00bc-\u00be]"
+    "|[\u00a2-\u00a6\u00a8\u00ac\u00af\u00b1-\u00b4\u00b6\u00b8\u00b9\u00bc-\u00be\u00d7\u00f7\u2044\u2020-\u2022\u2030\u2202-\u2265\u25ca](?=[^\\W\\d_])"
+    "|[\u2500-\u25ff]|[\uff61-\uff9f]"
+)
+"""Letters of two scripts or capitals inside a word, signs at letters, many accents in a row, kana of half a width."""
+_USUAL = {"gb18030": ("gb2312", 0xB0, 0xD7), "shift_jis": ("shift_jis", 0x88, 0x97), "big5": ("big5", 0xA4, 0xC6)}
+"""First bytes of the Chinese characters that are written every day, by encoding."""
+_PRIVATE = re.compile("[\ue000-\uf8ff]")
+"""Characters that stand for nothing unless sender and reader agree on it."""
+
+
+def _are_words(text: str, encoding: str) -> bool:
+    """Say whether a text is what people write: rare characters side by side come of another encoding than its own."""
+    known, first, last = _USUAL.get(encoding, ("utf-8", 0, 255))
+    leads = [one.encode(known, "replace")[0] for one in re.findall("[\u3400-\u9fff]", text)]
+    return not _NO_WORDS.search(text) and 2 * sum(first <= lead <= last for lead in leads) >= len(leads)
 
 
 def _is_utf_8(content: Content) -> bool:
@@ -410,7 +444,7 @@ def _parts_from(content: Content, first: int) -> Iterator[bytes]:
     return (content[start : start + _CSV_BLOCK] for start in range(first, len(content), _CSV_BLOCK))
 
 
-_ENCODINGS = ("utf-8", "cp1252", "latin-1", "mac_roman", "cp850", "gb18030", "shift_jis")
+_ENCODINGS = ("utf-8", "cp1252", "latin-1", "mac_roman", "cp850", "cp1251", "gb18030", "shift_jis", "big5")
 """What files are written in, and what Excel writes; the first in which a line can be read is not always right."""
 
 
@@ -423,19 +457,25 @@ def _other_encodings(content: Content, csv: CsvFormat) -> str:
     elif not name.startswith(("utf-16", "utf-32")):
         for number, wrong in enumerate(content[:].splitlines(), 1):
             try:
-                wrong.decode(csv.encoding)
+                if found := _private_in(wrong.decode(csv.encoding), name):
+                    byte = f" (line {number} has the character U+{ord(found):04X}, which stands for nothing)"
+                    break
             except UnicodeDecodeError as error:
                 byte = f" (line {number} has the byte 0x{wrong[error.start]:02x})"
-                start = 0 if len(wrong) <= _MOST_SHOWN else max(0, error.start - 10)
-                wrong = wrong[start : max(start + _MOST_SHOWN, error.start + 10)]
                 break
     likely = [wide] if wide else list(_ENCODINGS)
     likely = [one for one in likely if codecs.lookup(one).name != name]
-    readings = _readings(wrong[:_MOST_SHOWN], likely)
+    readings = _readings(wrong, likely)
     told = ", ".join(f'encoding = "{encoding}" reads {text!r}' for encoding, text in readings)
     return f'is not written in {csv.encoding}{byte}; give its encoding, csv = {{ encoding = "..." }}: ' + (
         told or "none of " + ", ".join(_ENCODINGS) + " reads that line"
     )
+
+
+def _private_in(text: str, name: str) -> str:
+    """Return a character of private use that an encoding makes; those of Unicode write what is there."""
+    found = None if name.startswith("utf") else _PRIVATE.search(text)
+    return found[0] if found else ""
 
 
 def _of_two_bytes(content: Content) -> str:
@@ -661,7 +701,8 @@ def read_columns(
         arrays, present = _chosen(table, path, party, asked)
     if not present:
         raise BadInput(f"{party}: path: {path} has no column")
-    return named_columns(arrays, present, f"{party}: {path}", wanted, csv=csv, whole=whole)
+    is_of_1904 = table is None and any(map(_FROM_1904.search, _parts_of_workbooks(path, _CALENDAR)))
+    return named_columns(arrays, present, f"{party}: {path}", wanted, csv=csv, whole=whole, is_of_1904=is_of_1904)
 
 
 def with_lists(wanted: Sequence[str] | None) -> list[str] | None:
@@ -679,6 +720,7 @@ def named_columns(
     *,
     csv: CsvFormat | None = None,
     whole: Collection[str] = (),
+    is_of_1904: bool = False,
 ) -> dict[str, Column]:
     """Return the wanted columns of those that were read, each place of lists as one: see `read_columns`.
 
@@ -689,6 +731,7 @@ def named_columns(
         wanted: names of columns; None: all.
         csv: how texts are written.
         whole: columns that stay as they are if they are lists.
+        is_of_1904: whether they are of a workbook that counts days from 1904 on.
 
     Raises:
         BadInput: two of one name, or values of no plain type.
@@ -709,7 +752,7 @@ def named_columns(
     large = is_large(sum(values.nbytes for values in arrays.values()))
     for name, values in arrays.items():
         try:
-            found[name] = Column(name, values, csv, is_large=large)
+            found[name] = Column(name, values, csv, is_large=large, is_of_1904=is_of_1904)
         except Inexact as error:
             raise BadInput(f"{where}: column {name}: holds {error}, which are not read") from None
     return found
@@ -1039,6 +1082,36 @@ def _read_workbook(content: Content, where: str) -> dict[str, Any]:
         )
     _refuse_doubled(found, where)
     return {name: _cells([row[number] for row in rows]) for number, name in enumerate(found)}
+
+
+_CALENDAR, _SHEETS = "xl/workbook.xml", "xl/worksheets/"
+_FROM_1904 = re.compile(rb"""\bdate1904=["'](?:1|true)["']""")
+
+
+def _parts_of_workbooks(path: Path, begins: str) -> Iterator[bytes]:
+    """Yield those parts of the workbooks of a table whose names begin so; none of other files."""
+    if is_object(path) or is_in_library(path):
+        return
+    for file in files_at(path):
+        if not address_of(path) and not os.path.isfile(file):
+            continue
+        with opened(file) as stream:
+            if _kind_of(stream.read(_HEAD)) != "zip":
+                continue
+            stream.seek(0)
+            with zipfile.ZipFile(stream) as archive:
+                names = archive.namelist()
+                yield from (archive.read(name) for name in names if _CALENDAR in names and name.startswith(begins))
+
+
+def num_hidden_rows(path: Path) -> int:
+    """Return how many rows below the names of columns nobody sees in a workbook: hidden, or left out by a filter."""
+    rows = (row for part in _parts_of_workbooks(path, _SHEETS) for row in _ROW.finditer(part))
+    return sum(bool(_HIDDEN.search(row[1]) and _FILLED.search(row[2])) for row in rows)
+
+
+_ROW = re.compile(rb"<(?:\w+:)?row\b([^>]*[^>/])>(.*?)</(?:\w+:)?row>", re.DOTALL)
+_HIDDEN, _FILLED = re.compile(rb"""\bhidden=["'](?:1|true)["']"""), re.compile(rb"<(?:\w+:)?(?:v|is)>")
 
 
 def _cell_value(cell: Any) -> Any:

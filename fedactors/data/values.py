@@ -110,10 +110,16 @@ WAVES = {"sine": np.sin, "cosine": np.cos}
 """The two numbers of each part that comes round again."""
 _DAYS = ("%d.%m.%Y", "%Y-%m-%d", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%d.%m.%y", "%d %b %Y")
 _TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
-_PATTERNS = (*(f"{day}{time}" for time in _TIMES for day in _DAYS), "%Y-%m-%d %H:%M:%S UTC", "%Y-%m-%d %H:%M:%S.%f UTC")
+_PATTERNS = (
+    *(f"{day}{time}" for time in _TIMES for day in _DAYS),
+    *("%Y-%m-%d %H:%M:%S UTC", "%Y-%m-%d %H:%M:%S.%f UTC", "%Y-%m", "%m/%Y", "%Y"),
+)
 """Common ways to write a date that are not ISO 8601."""
 _PERIODS: dict[str, int] = {"month": 12, "weekday": 7, "hour": 24}
-COUNTED = {"unix": (1, 1, 0), "unix-ms": (1, 1_000, 0), "excel": (86_400, 1, -25_569 * 86_400)}
+COUNTED = {
+    **{name: (1, 1_000**power, 0) for power, name in enumerate(("unix", "unix-ms", "unix-us", "unix-ns"))},
+    "excel": (86_400, 1, -25_569 * 86_400),
+}
 """Formats of dates that are numbers: so many seconds are so many of them, from so many seconds after 1970 on."""
 _EPOCH = datetime.datetime(1970, 1, 1)
 _FIRST_SECOND, _LAST_SECOND = {"excel": -2_203_891_200}, 253_402_300_800
@@ -126,6 +132,8 @@ _IN_A_ZONE = rf"[0-9][Tt ][0-9:.,]+{_HALF_OF_DAY}[+-](?:0[1-9]|1[0-4])(?::?[0-9]
 _IN_NO_ZONE = rf"[0-9][Tt ][0-9:.,]+{_HALF_OF_DAY}$"
 """Moments of another zone than UTC, and of one that nobody tells."""
 _ZONE_OF_LETTERS = re.compile(r"[0-9]\s*([A-Za-z]{2,5})\s*$")
+NO_DAY = re.compile(r"0000-00-00([ T]00:00(:00(\.0+)?)?)?")
+"""What MySQL writes for a date that is missing."""
 _NAMES_OF_UTC = ("UTC", "ETC/UTC", "Z", "+00:00", "GMT")
 Formats = str | tuple[str, ...]
 """One way to write dates, or several in the order in which they are tried; an empty one, or ``iso``: ISO 8601."""
@@ -171,15 +179,18 @@ def _seconds_since_1970(numbers: Any, pattern: str) -> tuple[Any, Any]:
     return found, (found >= _FIRST_SECOND.get(pattern, -62_135_596_800)) & (found < _LAST_SECOND)
 
 
-def how_dates_are_read(text: str, pattern: Formats) -> str:
+def how_dates_are_read(text: str, pattern: Formats, csv: CsvFormat | None = None) -> str:
     """Return what to say of a text that is no date by a pattern (empty: ISO 8601), with a pattern by which it is."""
     given = formats_of(pattern)
     told = "(ISO 8601)" if given == ("iso",) else f"by format = {_formats_text(given)}"
     if text.startswith(_BEYOND):
         return f"{told}: infinite, or beyond the years of any calendar; write NULL, or leave such rows out"
+    if NO_DAY.fullmatch(text.strip()):
+        listed = _listed_as_missing(text, CsvFormat() if csv is None else csv)
+        return f"{told}: it means that a value is missing: {listed}; in a view write NULLIF(x, '{text}')"
     if (unit := _unit_since_1970(text)) and unit not in given:
         both = f"; where both occur: format = {_formats_text((*given, unit))}" if given != ("iso",) else ""
-        return f'{told}, but seconds since 1970 are read by format = "{unit}"{both}'
+        return f'{told}, but {_UNITS[unit]} since 1970 are read by format = "{unit}"{both}'
     if re.fullmatch(r"[2-6][0-9]{4}(\.[0-9]+)?", text.strip()) and "excel" not in given:
         return f'{told}, but days as a workbook counts them are read by format = "excel"'
     ways = [one for (one,) in formats_of_dates([text])]
@@ -196,9 +207,14 @@ def how_dates_are_read(text: str, pattern: Formats) -> str:
 
 
 def _unit_since_1970(text: str) -> str:
-    """Return the format of a text that is likely a number of seconds or milliseconds since 1970; empty: it is not."""
-    found = re.fullmatch(r"([0-9]{9,10})(\.[0-9]+)?|[0-9]{12,13}", text.strip())
-    return "" if found is None else "unix" if found[1] else "unix-ms"
+    """Return the format of a text that is likely a number of seconds, or of parts of them, since 1970; else nothing."""
+    if re.fullmatch(r"[0-9]{9,10}\.[0-9]+", text.strip()):
+        return "unix"
+    found = re.fullmatch(r"[0-9]{9,10}|[0-9]{12,13}|[0-9]{15,16}|[0-9]{18,19}", text.strip())
+    return "" if found is None else list(_UNITS)[(len(found[0]) - 9) // 3]
+
+
+_UNITS = {"unix": "seconds", "unix-ms": "milliseconds", "unix-us": "microseconds", "unix-ns": "nanoseconds"}
 
 
 def _formats_text(given: Sequence[str]) -> str:
@@ -223,6 +239,18 @@ def formats_of_dates(texts: Sequence[str]) -> list[tuple[str, ...]]:
     ways = [clear, *([*clear, *(one for one in known if one.startswith(start))] for start in starts)]
     found = [tuple(way) for way in ways if all(any(_reads(text, one) for one in way) for text in texts)]
     return found[:1] if found and found[0] == tuple(clear) else found
+
+
+_PARTS_OF_DATES = {"days": "YyGcx", "weekday": "YyGcx", "month": "mbBjUWVcx"}
+"""What a format has that gives these parts of a date; of one without them strptime makes 1900, and January."""
+
+
+def parts_without(pattern: str, parts: Sequence[DatePart]) -> list[DatePart]:
+    """Return the parts that texts of a format do not tell."""
+    if pattern in COUNTED or pattern in ("", "iso"):
+        return []
+    given = {sign[-1] for sign in re.findall(r"%-?[A-Za-z%]", pattern)}
+    return [part for part in parts if not given & set(_PARTS_OF_DATES.get(part, given))]
 
 
 def _reads(text: str, pattern: str) -> bool:
@@ -502,6 +530,7 @@ class Column:
         csv: how its numbers are written, where they are text.
         rows: numbers of the rows in the file, from 0 (N); None: all of them.
         is_large: whether its numbers are made anew each time they are asked for, because the table is too large.
+        is_of_1904: whether its workbook counts days from 1904 on, as those of old Macs do.
     """
 
     def __init__(
@@ -512,11 +541,13 @@ class Column:
         rows: NDArray[Any] | None = None,
         *,
         is_large: bool = False,
+        is_of_1904: bool = False,
     ) -> None:
         self.name = name
         self.values = plain_values(values)
         self.csv = csv or CsvFormat()
         self.is_large = is_large
+        self._is_of_1904 = is_of_1904
         self._rows = rows
         self._numbers: tuple[NDArray[np.float64] | None, NDArray[np.int64]] | None = None
         self._is_settled = self._is_mixed = False
@@ -533,7 +564,8 @@ class Column:
     def take(self, rows: NDArray[Any]) -> Column:
         """Return some rows of it."""
         taken = self.values.take(pa.array(rows, pa.int64()))
-        return Column(self.name, taken, self.csv, rows if self._rows is None else self._rows[rows])
+        numbers = rows if self._rows is None else self._rows[rows]
+        return Column(self.name, taken, self.csv, numbers, is_of_1904=self._is_of_1904)
 
     def block(self, rows: slice) -> Column:
         """Return some rows of it that follow each other, read as all of them are."""
@@ -542,7 +574,8 @@ class Column:
         if self.is_text:
             self._settle()
         numbers = np.arange(rows.start, rows.stop) if self._rows is None else self._rows[rows]
-        made = Column(self.name, self.values.slice(rows.start, rows.stop - rows.start), self.csv, numbers)
+        values = self.values.slice(rows.start, rows.stop - rows.start)
+        made = Column(self.name, values, self.csv, numbers, is_of_1904=self._is_of_1904)
         made._is_mixed = self._is_mixed
         return made
 
@@ -819,7 +852,7 @@ class Column:
         """Return times in microseconds, NaT where there is none, and the values that are no dates, by row.
 
         Raises:
-            BadInput: values of another kind, such as lists, at `where`.
+            BadInput: values of another kind, such as lists, at `where`, or days that are counted from 1904 on.
         """
         kind, types = self.values.type, pa.types
         if types.is_timestamp(kind) or types.is_date(kind):
@@ -832,6 +865,11 @@ class Column:
             of_day = pc.cast(self.values, pa.time64("us"), safe=False).cast(pa.int64())
             return _as_numpy(of_day.cast(pa.timestamp("us"))).astype("datetime64[us]"), {}
         given = formats_of(pattern)
+        if self._is_of_1904 and "excel" in given:
+            raise BadInput(
+                f'{where}: column {self.name}: its workbook counts days from 1904 on, and format = "excel" from 1900: '
+                "give its cells there the format of a date, and leave format out"
+            )
         if len(given) == 1 and given[0] in COUNTED:
             numbers, bad = self._parsed()
             if numbers is not None:
@@ -1019,10 +1057,13 @@ def how_it_is_read(text: str, csv: CsvFormat) -> str:
 _TRUTHS = {"t", "f", "y", "n", "yes", "no", "on", "off", "ja", "nein", "wahr", "falsch", "oui", "non", "vrai", "faux"}
 
 
-def _as_missing(text: str, csv: CsvFormat) -> str:
+def _listed_as_missing(text: str, csv: CsvFormat) -> str:
     listed = f"csv = {{ null = {json.dumps([*(csv.null or ()), text], ensure_ascii=False)} }}"
-    if csv.null is None:
-        listed += ", with NA and the like in that list where the file has them"
+    return listed if csv.null is not None else f"{listed}, with NA and the like in that list where the file has them"
+
+
+def _as_missing(text: str, csv: CsvFormat) -> str:
+    listed = _listed_as_missing(text, csv)
     if text.lower() in _TRUTHS:
         return "; if it means that something is so or not, its two texts are categories"
     if text.startswith("#") and text.endswith(("!", "?")):

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from fedactors.data.checks import check_data, edits_of
+from fedactors.data.checks import check_data, edits_of, warnings_of
 from fedactors.data.databases import TableSource
 from fedactors.data.description import load_description
 from fedactors.data.layouts.relational import compared_keys
@@ -118,6 +118,64 @@ def test_a_day_that_two_formats_read_is_told_with_both(tmp_path: Path, rule: str
     assert len(formats_of_dates(["03/02/2024"])) == 2
 
 
+DATES = 'columns = { x = { type = "datetime", parts = ["days"], FORMAT } }'
+
+
+@pytest.mark.parametrize(
+    ("values", "form", "days"),
+    [
+        (["2024", "2025"], "%Y", [19723, 20089]),
+        (["2024-01", "2024-02"], "%Y-%m", [19723, 19754]),
+        (["1704067200000000", "1704153600000000"], "unix-us", [19723, 19724]),
+        (["1704067200000000000", "1704153600000000000"], "unix-ns", [19723, 19724]),
+    ],
+)
+def test_years_months_and_parts_of_seconds_are_told_and_read(
+    tmp_path: Path, values: list[str], form: str, days: list[int]
+) -> None:
+    with pytest.raises(BadInput, match=rf'format = "{form}"'):
+        csv(tmp_path, values, DATES.replace(", FORMAT", ""))
+    (found,) = [one for one in check_data(tmp_path / "parties.toml", "shop") if one.column == "x"]
+    assert f'format = "{form}"' in found.suggestion
+    read = csv(tmp_path, values, DATES.replace("FORMAT", f'format = "{form}"'))
+    assert read.features[:, 0].tolist() == days
+
+
+def test_dates_of_zeros_are_missing_as_the_error_says(tmp_path: Path) -> None:
+    values, null = ["0000-00-00", "2024-01-01"], 'csv = { null = ["0000-00-00"] }'
+    with pytest.raises(BadInput, match=r'a value is missing: csv = \{ null = \["0000-00-00"\] \}'):
+        csv(tmp_path, values, DATES.replace(", FORMAT", ""))
+    edits = edits_of(check_data(tmp_path / "parties.toml", "shop"))
+    assert 'null = ["0000-00-00"' in edits
+    assert 'missing = "median"' in edits
+    rule = DATES.replace("FORMAT", 'missing = "median"')
+    read = csv(tmp_path, values, f"{rule}\n{null}")
+    assert np.isnan(read.features[:, 0]).tolist() == [True, False]
+
+
+def test_years_of_two_digits_that_lie_in_the_future_are_told(tmp_path: Path) -> None:
+    csv(tmp_path, ["01.02.65", "01.02.85", "01.02.01"], DATES.replace("FORMAT", 'format = "%d.%m.%y"'))
+    (found,) = [one for one in check_data(tmp_path / "parties.toml", "shop") if "future" in one.text]
+    assert (found.level, found.column) == ("warning", "x")
+    assert "1 dates lie in the future, such as '01.02.65' (2065)" in found.text
+
+
+@pytest.mark.parametrize(
+    ("form", "value", "parts"),
+    [
+        ("%m/%d", "03/02", '["month"]'),
+        ("%H:%M", "10:30", '["hour"]'),
+        ("%d %b %H:%M", "2 Jan 10:30", '["month", "hour"]'),
+    ],
+)
+def test_a_format_without_a_year_gives_no_days(tmp_path: Path, form: str, value: str, parts: str) -> None:
+    rule = f'columns = {{ x = {{ type = "datetime", format = "{form}"PARTS }} }}'
+    with pytest.raises(BadInput) as refused:
+        csv(tmp_path, [value, value], rule.replace("PARTS", ""))
+    assert f"it has no year; say parts = {parts}" in str(refused.value)
+    assert csv(tmp_path, [value, value], rule.replace("PARTS", f", parts = {parts}")).features.shape[0] == 2
+
+
 # --- CSV --------------------------------------------------------------------------------------------------------------
 
 
@@ -169,6 +227,63 @@ def test_texts_that_look_alike_are_told_and_one_category_by_the_rule(tmp_path: P
     assert r"'Zu\u0308rich' and 'Z\xfcrich'" in found.text
     assert found.suggestion == 'x = { type = "text" }'
     assert csv(tmp_path, values, 'columns = { x = { type = "text" } }').features.shape == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "words", "others"),
+    [
+        ("cp1251", ["Москва", "Казань"], ("cp1252", "mac_roman", "cp850", "gb18030", "big5")),
+        ("big5", ["台北市", "高雄"], ("cp1252", "mac_roman", "cp850", "cp1251", "gb18030", "shift_jis")),
+        ("cp1252", ["Zürich", "Genève"], ("cp1251", "big5", "gb18030")),
+    ],
+)
+def test_an_encoding_is_proposed_where_it_makes_words(
+    tmp_path: Path, encoding: str, words: list[str], others: tuple[str, ...]
+) -> None:
+    path = tmp_path / "shop.csv"
+    path.write_bytes(f"id,town\nc0,{words[0]}\nc1,{words[1]}\n".encode(encoding))
+    with pytest.raises(BadInput) as refused:
+        read_columns(path, "shop", wanted=None)
+    assert f"encoding = \"{encoding}\" reads 'c0,{words[0]}'" in str(refused.value)
+    assert not [one for one in others if f'encoding = "{one}"' in str(refused.value)]
+    assert read_columns(path, "shop", wanted=None, csv=CsvFormat(encoding=encoding))["town"].texts() == words
+
+
+def test_characters_that_stand_for_nothing_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "shop.csv"
+    path.write_bytes("id,town\nc0,台北市\nc1,高雄\n".encode("big5"))
+    with pytest.raises(BadInput, match=r'line 2 has the character U\+E67E, .*encoding = "big5" reads'):
+        read_columns(path, "shop", wanted=None, csv=CsvFormat(encoding="gb18030"))
+    path.write_text("id,town\nc0,\ue67e\n")
+    assert read_columns(path, "shop", wanted=None)["town"].texts() == ["\ue67e"]
+
+
+# --- ids --------------------------------------------------------------------------------------------------------------
+
+
+def test_ids_that_a_spreadsheet_rounded_are_told(tmp_path: Path) -> None:
+    rounded = [f"89490200000{number:04d}000" for number in range(1000, 1040)]
+    whole = [f"89490200000{number:04d}{number % 900 + 100}" for number in range(1000, 1040)]
+    for ids, is_told in ((rounded, True), ([*rounded, whole[1]], True), (whole, False), (["1" + "0" * 17], False)):
+        path = described(tmp_path, 'path = "shop.csv"')
+        (tmp_path / "shop.csv").write_text("id,x\n" + "".join(f"{one},{at}\n" for at, one in enumerate(ids)))
+        told = [one.text for one in check_data(path, "shop") if "were rounded to 15 digits" in one.text]
+        assert bool(told) == is_told, ids[-1]
+        assert bool([one for one in warnings_of(load_description(path)) if "rounded to 15" in one]) == is_told
+
+
+def test_keys_that_a_spreadsheet_rounded_are_told(tmp_path: Path) -> None:
+    keys = [8949020000010000000 + number * 100_000 for number in range(9)]
+    pq.write_table(pa.table({"id": keys, "y": [float(at) for at in range(9)]}), tmp_path / "bank.parquet")
+    pq.write_table(pa.table({"id": keys, "x": [at * 1.5 for at in range(9)]}), tmp_path / "shop.parquet")
+    path = tmp_path / "parties.toml"
+    path.write_text(
+        '[task]\nlayout = "relational"\ntype = "regression"\nlabel = "bank.y"\n'
+        'sql = "SELECT bank.y, shop.x FROM bank JOIN shop ON bank.id = shop.id"\n'
+        '[parties.bank]\npath = "bank.parquet"\n[parties.shop]\npath = "shop.parquet"\n'
+    )
+    told = [one for one in check_data(path) if "key id: 9 of 9 long numbers" in one.text]
+    assert [one.party for one in told] == ["bank", "shop"]
 
 
 # --- several files ----------------------------------------------------------------------------------------------------
@@ -234,6 +349,40 @@ def test_a_workbook_says_what_to_do_with_what_is_no_table(tmp_path: Path) -> Non
             read_columns(workbook(tmp_path, *rows), "shop", wanted=None)
     with pytest.raises(BadInput, match="old is hidden: one is needed; move or copy"):
         read_columns(workbook(tmp_path, ["id", "x"], ["c0", 1], hidden=True), "shop", wanted=None)
+
+
+def test_days_that_a_workbook_counts_from_1904_are_not_read_as_those_from_1900(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    from openpyxl.utils.datetime import CALENDAR_MAC_1904
+
+    rule = 'path = "shop.xlsx"\ncolumns = { x = { type = "datetime", parts = ["days"]FORMAT } }'
+    excel = rule.replace("FORMAT", ', format = "excel"')
+    workbook(tmp_path, ["id", "x"], ["c0", 45292], ["c1", 45293])
+    assert loaded(tmp_path, excel).features.tolist() == [[19723.0], [19724.0]]
+    book = openpyxl.Workbook()
+    book.epoch = CALENDAR_MAC_1904
+    for row in (["id", "x"], ["c0", 43830], ["c1", 43831]):
+        book.active.append(row)
+    book.save(tmp_path / "shop.xlsx")
+    with pytest.raises(BadInput, match=r"column x: its workbook counts days from 1904 on.*the format of a date"):
+        loaded(tmp_path, excel)
+    for cell in book.active["B"][1:]:
+        cell.number_format = "yyyy-mm-dd"
+    book.save(tmp_path / "shop.xlsx")
+    assert loaded(tmp_path, rule.replace("FORMAT", "")).features.tolist() == [[19723.0], [19724.0]]
+
+
+def test_hidden_rows_of_a_workbook_are_counted(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    path = workbook(tmp_path, ["id", "x"], *([f"c{at}", at * 1.5] for at in range(5)))
+    description = described(tmp_path, 'path = "shop.xlsx"')
+    assert not [one for one in check_data(description, "shop") if "hidden" in one.text]
+    book = openpyxl.load_workbook(path)
+    for row in (2, 4, 9):
+        book.active.row_dimensions[row].hidden = True
+    book.save(path)
+    (found,) = [one for one in check_data(description, "shop") if "hidden" in one.text]
+    assert (found.level, found.text[:6]) == ("warning", "2 rows")
 
 
 # --- databases --------------------------------------------------------------------------------------------------------
