@@ -66,8 +66,8 @@ def run(
         seed: decides everything that is random.
         out: parent of the run's folder.
         address: of a Ray cluster; by default Ray is started on this machine.
-        callbacks: objects with ``begin(run, config)``, ``round(number, metrics)`` or ``end(run)``, called in this
-            process; ``run`` is the path of the run's folder.
+        callbacks: objects with ``begin(run, config)``, ``round(number, metrics)`` or ``end(run)``, or a function of a
+            round's number and metrics, called in this process; ``run`` is the path of the run's folder.
         settings: of the protocol (see `settings`); a model may be an object: a `torch.nn.Module`, a function or class.
 
     Raises:
@@ -842,11 +842,11 @@ def fetch(dataset: str) -> list[Path]:
     return list(fetch(dataset))
 
 
-def check_data(data: str | Path, *, party: str | None = None) -> DataCheck:
+def check_data(data: Data, *, party: str | None = None) -> DataCheck:
     """Look at each party's data, in its own files alone, and return all that is wrong or odd; nothing is trained.
 
     Args:
-        data: path of a description of your own data, ``parties.toml``.
+        data: path of a description of your own data, ``parties.toml``, or objects as `vertical` and its like take them.
         party: the only one whose files are read; by default all parties, whose files must be on this machine.
 
     Raises:
@@ -854,7 +854,7 @@ def check_data(data: str | Path, *, party: str | None = None) -> DataCheck:
     """
     from fedactors.data.checks import check_data
 
-    return DataCheck(check_data(Path(data), party))
+    return DataCheck(check_data(Path(_data(data) or ""), party))
 
 
 class DataCheck:

@@ -84,22 +84,28 @@ def is_touched(subjects: Iterable[str]) -> bool:
     return any(path in names or any(path.startswith(f"{name}/") for name in names) for path in touched())
 
 
-def draw(names: Sequence[str], number: int, of: int = 0) -> set[str]:
+def rarer() -> int:
+    """Return how many times as rarely as they say tests run."""
+    return int(os.environ.get(RARER, "1"))
+
+
+def draw(names: Sequence[str], number: int, of: int = 0, rarer: int = 1) -> set[str]:
     """Return `number` of the names: the seed's window of a fixed order, so that following seeds have the others.
 
     Args:
         names: the members of a family.
         number: how many.
         of: how many members the family counts as, where that is more than it has.
+        rarer: how many times as rarely each of them is drawn.
     """
     members = set(names)
-    count = max(len(members), of) * int(os.environ.get(RARER, "1"))
+    count = max(len(members), of) * rarer
     if seed() == ALL or number >= count:
         return members
     order = sorted(members, key=_digest)
     # families of one size do not all run with the same seeds
     start = int(seed()) * number + int.from_bytes(_digest("".join(order))[:4])
-    return {order[place] for index in range(number) if (place := (start + index) % count) < len(order)}
+    return {order[index] for step in range(number) if (index := (start + step) % count) < len(order)}
 
 
 def _digest(name: str) -> bytes:
@@ -194,7 +200,7 @@ def left_out(items: Sequence[pytest.Item], named: Iterable[str] = ()) -> set[pyt
     return {
         members[name]
         for (_, number, of), members in families.items()
-        for name in members.keys() - draw(list(members), number or -(-len(members) // 2), of)
+        for name in members.keys() - draw(list(members), number or -(-len(members) // 2), of, rarer())
     }
 
 

@@ -24,11 +24,19 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
 """Features beside the methods that bring messages of their own."""
 
 
+NEEDED: dict[str, dict[str, Any]] = {
+    "fedrep": {"local_parameters": "8.*", "validation_fraction": 0.2},
+    "ditto": {"validation_fraction": 0.2},
+}
+"""What a method asks for beside its name."""
+
+
 def methods(protocol: Protocol) -> list[dict[str, Any]]:
     """All values of the settings that choose a protocol's method."""
     hints = typing.get_type_hints(protocol.Config)
     names = [name for name in ("algorithm", "special_case") if name in hints]
-    return [{name: value} for name in names for value in typing.get_args(hints[name])]
+    found: list[dict[str, Any]] = [{name: value} for name in names for value in typing.get_args(hints[name])]
+    return [{**words, **NEEDED.get(value, {})} for words in found for value in words.values()]
 
 
 def check(protocol: Protocol, words: dict[str, Any]) -> None:

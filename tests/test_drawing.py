@@ -81,8 +81,7 @@ def test_following_seeds_draw_every_member(seeded) -> None:
     assert drawing.draw(names, 4) == set(names)
 
 
-def test_a_rarer_draw_has_each_member_so_many_times_as_rarely(seeded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(drawing.RARER, "4")
+def test_a_rarer_draw_has_each_member_so_many_times_as_rarely(seeded) -> None:
     for names, number, of in (
         (["only"], 1, 0),
         ([f"case {index}" for index in range(5)], 2, 0),
@@ -92,7 +91,7 @@ def test_a_rarer_draw_has_each_member_so_many_times_as_rarely(seeded, monkeypatc
         cycle = max(len(names), of) * 4
         for seed in range(cycle):
             seeded(seed)
-            seen += drawing.draw(names, number, of)
+            seen += drawing.draw(names, number, of, 4)
         assert {name: seen.count(name) for name in names} == dict.fromkeys(names, number)
 
 
@@ -115,7 +114,7 @@ def collected(folder: Path, seed: object, *words: str, touched: str = "") -> lis
     file = folder / "test_these.py"
     file.write_text(TESTS)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environment |= {drawing.SEED: str(seed), drawing.TOUCHED: touched, "PYTHONPATH": str(ROOT)}
+    environment |= {drawing.SEED: str(seed), drawing.TOUCHED: touched, drawing.RARER: "1", "PYTHONPATH": str(ROOT)}
     command = [
         sys.executable,
         "-m",

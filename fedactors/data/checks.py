@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fedactors.data.columns import ColumnRule, merges_in_single
+from fedactors.data.columns import ColumnRule, merges_in_single, told_apart
 from fedactors.data.description import Described, load_description
 from fedactors.data.layouts.graph import GraphTables, UserGraph
 from fedactors.data.layouts.horizontal import HorizontalData
@@ -42,7 +42,7 @@ from fedactors.data.layouts.relational import (
     rules_of_features,
 )
 from fedactors.data.layouts.vertical import RelationalData, VerticalData, VerticalPart
-from fedactors.data.readers import is_csv, num_hidden_rows
+from fedactors.data.readers import count_hidden_rows, is_csv
 from fedactors.data.schema import VerticalParty
 from fedactors.data.sources import NULL_IS_VALUE, FileSource, is_pandas_index, pandas_index, spread, usual_nulls
 from fedactors.data.values import (
@@ -60,6 +60,9 @@ from fedactors.errors import BadInput, DataMissing
 Level = Literal["error", "warning"]
 _FEW_ROWS = 20
 """Rows below which nothing is said of how values are distributed."""
+_LOST, _MOST_TOLD_APART = 0.1, 1 << 20
+"""The share of a column's different numbers that may be merged, and how many different ones are looked at: of more,
+single precision merges some wherever they lie."""
 _WIDE, _FACTOR, _UNITS = 100.0, 1000.0, 100.0
 """Scales differ from these on: a column's deviation, that over another column's, one client's median over another's."""
 _SCARCE = 0.05
@@ -347,9 +350,9 @@ def _file(party: _Party, *, aligned: bool, classes: Sequence[str]) -> list[DataF
         return party.answered(())
     source = party.source
     num_rows = len(next(iter(table.values()), ()))
-    if source.view is None and (num_hidden := num_hidden_rows(Path(source.path))):
+    if source.view is None and (hidden_rows := count_hidden_rows(Path(source.path))):
         party.say(
-            "warning", f"{num_hidden} rows of the workbook are hidden or filtered out, and read; delete what is none"
+            "warning", f"{hidden_rows} rows of the workbook are hidden or filtered out, and read; delete what is none"
         )
     if table and not num_rows:
         party.say("error", f"{source.path} has the names of columns and no row")
@@ -489,6 +492,27 @@ def _numbers(party: _Party, column: Column, rule: ColumnRule) -> None:
     elif rule.range is None and not party.is_double and merges_in_single(finite):
         told = f"single precision merges values such as {finite[0]:.15g}, which differ by {np.ptp(finite):g} at most"
         party.add("warning", told, name, **_ranged(finite))
+    elif not party.is_double and (lost := _lost_in_single(finite)):  # a 0 beside seconds since 1970 makes a deviation
+        first, second = told_apart(finite)
+        told = (
+            f"single precision merges {lost:.0%} of its values, such as {first} and {second}, beside the others; name "
+            f"what is none (a 0, say) under null, or leave the column out"
+        )
+        party.add("warning", told, name)
+
+
+def _lost_in_single(finite: NDArray[np.float64]) -> float:
+    """Return the share of different numbers that single precision merges, counted from their mean; 0 if it is small."""
+    if not len(finite):
+        return 0.0
+    with np.errstate(over="ignore", invalid="ignore"):  # what single precision cannot hold is refused
+        centred = finite - finite.mean()
+        single = centred.astype(np.float32)
+    if bool((centred == single).all()) or not np.isfinite(single).all():
+        return 0.0
+    different = len(np.unique(finite))
+    lost = 1.0 - len(np.unique(single)) / different
+    return lost if lost > _LOST and different <= _MOST_TOLD_APART else 0.0
 
 
 def _may_be_thousands(column: Column) -> bool:
@@ -540,6 +564,7 @@ def _texts_for_numbers(party: _Party, column: Column, texts: list[str]) -> None:
         and 2 * len(texts) < len(column)
         and max(map(len, counts)) <= _LONGEST_NULL
         and not {text.strip().lower() for text in counts} & {"true", "false"}
+        and not any(map(str.isdigit, "".join(counts)))  # what holds a digit is a number, written in another way
     ):
         party.say_csv(f"column {name}: {told}, which may mean that one is missing", null=sorted(counts))
         _then_missing(party, name)

@@ -29,6 +29,7 @@ from sqlglot.optimizer.normalize_identifiers import normalize_identifiers
 from sqlglot.optimizer.qualify import qualify
 
 from fedactors.errors import BadInput
+from fedactors.validation import shown
 
 _LONGEST = 100_000
 _DEEPEST = 150
@@ -331,6 +332,11 @@ def parse_query(sql: str | exp.Expression) -> Query:
     """
     tree = parse_select(sql if isinstance(sql, str) else sql.sql(dialect="duckdb"))
     _check_constructs(tree)
+    written = tree.sql(dialect="duckdb")  # what is checked is what a database is told
+    tree = parse_select(written)
+    _check_constructs(tree)
+    if tree.sql(dialect="duckdb") != written:
+        raise UnsupportedQueryError(f"sql: {shown(written)} is read in two ways and is not supported")
     branches = [_branch(select) for select in _selects(tree)]
     first = branches[0]
     if any(list(b.tables) != list(first.tables) or b.select != first.select for b in branches):
@@ -356,6 +362,10 @@ def _check_constructs(tree: Tree) -> None:
         words = node.key.upper() if isinstance(node, exp.SetOperation) else repr(node.sql(dialect="duckdb"))
         advice = "" if is_joining else "; what concerns one table alone can be a view in its owner's database"
         raise UnsupportedQueryError(f"sql: {words}{clause} is not supported ({node.key}){advice}")
+    for kind in tree.find_all(exp.DataType):
+        if kind.this == exp.DataType.Type.USERDEFINED:  # its name is written out as it stands
+            words = shown(str(kind.args.get("kind") or kind))
+            raise UnsupportedQueryError(f"sql: type {words} is not supported, only those of DuckDB are")
     for union in tree.find_all(exp.Union):
         if union.args.get("distinct"):
             raise UnsupportedQueryError("sql: UNION removes duplicates and is not supported; write UNION ALL")

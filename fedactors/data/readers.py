@@ -1104,7 +1104,7 @@ def _parts_of_workbooks(path: Path, begins: str) -> Iterator[bytes]:
                 yield from (archive.read(name) for name in names if _CALENDAR in names and name.startswith(begins))
 
 
-def num_hidden_rows(path: Path) -> int:
+def count_hidden_rows(path: Path) -> int:
     """Return how many rows below the names of columns nobody sees in a workbook: hidden, or left out by a filter."""
     rows = (row for part in _parts_of_workbooks(path, _SHEETS) for row in _ROW.finditer(part))
     return sum(bool(_HIDDEN.search(row[1]) and _FILLED.search(row[2])) for row in rows)

@@ -146,6 +146,8 @@ _SLICE_BYTES = 32 * 1024
 """Of a frame's values, that are read at once: between two slices other threads of the process go on."""
 _MOST_DIMENSIONS, _LONGEST_DTYPE, _MOST_EMPTY = 32, 40, 1 << 28
 """Of an array: sizes, characters of its dtype, and rows (or what its sizes make) where it has no content."""
+_FEW_KEYS, _MOST_ALIKE = 64, 9
+"""Keys of a mapping, beyond which there are at most so many for each hash: numbers of 64 bits have nine at most."""
 
 
 class CodecError(FedactorsError):
@@ -531,10 +533,11 @@ def decode(
             raise CodecError(_too_much(most))
         return found
 
-    hooks: dict[str, Any] = {"use_list": False, "strict_map_key": False}
+    hooks: dict[str, Any] = {"use_list": False, "strict_map_key": False, "object_pairs_hook": _mapping}
     if length > min(_SMALL_BYTES, most // _MOST_GROWTH):
         most_items = most // (_ITEM_BYTES + 8)
-        hooks |= {"list_hook": count, "object_hook": count, "max_array_len": most_items, "max_map_len": most_items}
+        hooks |= {"object_pairs_hook": lambda pairs: count(_mapping(pairs))}
+        hooks |= {"list_hook": count, "max_array_len": most_items, "max_map_len": most_items}
 
     def ext_hook(code: int, data: bytes) -> Any:
         nonlocal depth, taken
@@ -561,6 +564,13 @@ def decode(
         return _unpacked(tree, unchecked, ext_hook=ext_hook, **hooks)
     except _MALFORMED as error:
         raise CodecError(f"a frame that does not decode: {error}") from None
+
+
+def _mapping(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    """Return what a frame has as pairs; keys that hash alike would each be compared with all others."""
+    if len(pairs) > _FEW_KEYS and _MOST_ALIKE * len({hash(key) for key, _ in pairs}) < len(pairs):
+        raise CodecError(f"a mapping of {len(pairs)} keys that hash alike")
+    return dict(pairs)
 
 
 def _too_much(most: int) -> str:

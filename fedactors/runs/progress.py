@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import importlib
+import inspect
 import math
 import sys
 import time
@@ -446,15 +447,22 @@ class CallbackTracker:
         self._call("end", self._run)
 
     def _call(self, name: str, *arguments: Any) -> None:
-        if (function := getattr(self._callback, name, None)) is not None:
+        function = getattr(self._callback, name, None)
+        if name == "round" and inspect.isfunction(self._callback):
+            function = self._callback
+        if function is not None:
             function(*arguments)
 
 
 def check_callbacks(callbacks: Sequence[Any]) -> None:
     """Raise `BadInput` for an object that has nothing to call."""
     for one in callbacks:
-        if isinstance(one, type) or not any(callable(getattr(one, name, None)) for name in ("begin", "round", "end")):
-            raise BadInput(f"callbacks: {one!r:.80} is not allowed: give an object with begin, round or end")
+        heard = any(callable(getattr(one, name, None)) for name in ("begin", "round", "end"))
+        if not inspect.isfunction(one) and (isinstance(one, type) or not heard):
+            raise BadInput(
+                f"callbacks: {one!r:.80} is not allowed: give a function of a round's number and metrics, or an object "
+                "with begin, round or end"
+            )
 
 
 _TRACKERS: Mapping[str, Callable[[Path, str, Mapping[str, Any]], Tracker]] = {

@@ -148,7 +148,7 @@ class SecureSummand(Client):
         may_return: whether a client that was lost may greet again, as a new process with another identity.
     """
 
-    state: ClassVar[tuple[str, ...]] = ("common_secret", "company", "fellows")
+    state: ClassVar[tuple[str, ...]] = ("common_secret", "company", "fellows", "history")
 
     def __init__(
         self,
@@ -169,7 +169,9 @@ class SecureSummand(Client):
         self.fellows = SumMembers(self._clients)
         if not survives_loss:  # a prediction survives none
             self.fellows.stay()
-        self._survives_loss, self._heard = survives_loss, b""
+        self._survives_loss = survives_loss
+        self.history = b""
+        """A digest of all that was heard: clients that go on from checkpoints of different moments sum nothing."""
         self._turn = asyncio.Lock()
         self._acting: asyncio.Task[Any] | None = None
         """Which call's turn it is."""
@@ -242,9 +244,9 @@ class SecureSummand(Client):
         """
         if self._acting is None or self._acting is not asyncio.current_task():
             raise RuntimeError(f"{self.name}.{endpoint} hears what sums follow from: declare it @in_turn")
-        before = b"" if self._survives_loss else self._heard
-        self._heard = hashlib.sha256(framed(before, endpoint.encode(), *map(as_bytes, told))).digest()
-        return self._heard
+        before = b"" if self._survives_loss else self.history
+        self.history = hashlib.sha256(framed(before, endpoint.encode(), *map(as_bytes, told))).digest()
+        return self.history
 
     def forget_values(self) -> None:
         """Learn that what ids stand for has changed; values that turn out to be equal are remembered all the same."""

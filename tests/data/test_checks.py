@@ -6,6 +6,7 @@ import json
 import random
 import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -294,3 +295,35 @@ def test_a_run_tells_what_is_odd(described):
     path = described(v=range(ROWS), age=NOISE)
     run = fedactors.simulate("pubsub-vfl", path, num_epochs=1, batch_size=16, validation_fraction=0.4)
     assert any("column v: it counts rows" in note for note in run.summary.extra["notes"])
+
+
+def test_a_few_numbers_far_from_all_others_hide_no_merges(tmp_path: Path) -> None:
+    """Seconds since 1970 beside the 0 of who was never seen, which makes the deviation."""
+    seen = [0 if row % 10 == 0 else 1_700_000_000 + row % 59 for row in range(240)]
+    found = checked(tmp_path, seen)
+    assert "single precision merges" in found
+    assert "1700000000 and 17000000" in found
+    assert "single precision" not in checked(tmp_path, [0 if row % 10 == 0 else row * 1.1 for row in range(240)])
+
+
+@pytest.mark.parametrize("text", ["3_000", "(500)", "<5"])
+def test_a_number_in_another_writing_is_not_advised_as_missing(tmp_path: Path, text: str) -> None:
+    assert "null" not in checked(tmp_path, [text if row % 5 == 0 else row + 0.5 for row in range(240)])
+
+
+def checked(folder: Path, values: list[object]) -> str:
+    """Return what the check says of a column."""
+    rows = "".join(f"c{row},{value},{row % 2}\n" for row, value in enumerate(values))
+    (folder / "shop.csv").write_text(f"id,v,y\n{rows}")
+    (folder / "bank.csv").write_text("id,w\n" + "".join(f"c{row},{row * row}\n" for row in range(len(values))))
+    description = folder / "parties.toml"
+    shop, bank = 'path = "shop.csv"\nid = "id"\nlabel = "y"', 'path = "bank.csv"\nid = "id"'
+    description.write_text(f'[task]\ntype = "binary"\n[parties.shop]\n{shop}\n[parties.bank]\n{bank}\n')
+    return str(fedactors.check_data(description))
+
+
+def test_objects_are_checked_as_files_are() -> None:
+    shop = {"id": [f"c{row}" for row in range(60)], "v": [1.0] * 60, "y": [row % 2 for row in range(60)]}
+    bank = {"id": shop["id"], "w": [float(row * row) for row in range(60)]}
+    data = fedactors.vertical({"shop": shop, "bank": bank}, id="id", label=("shop", "y"))
+    assert "every value is 1" in str(fedactors.check_data(data))

@@ -40,9 +40,9 @@ def test_an_error_is_of_the_site_that_was_asked(kind: str) -> None:
     assert isinstance(error, PartyError)
     assert error.party == SHOP
     assert "says of clinic: " in str(error)
-    own = error_in(sent(kind, "shop/worker", "it did it", ""), SHOP, lambda name: name == "shop/worker")
-    assert isinstance(own, PartyError)
-    assert own.party == "shop/worker"
+    named = error_in(sent(kind, "shop/worker", "it did it", ""), SHOP, lambda name: name == "shop/worker")
+    assert isinstance(named, PartyError)
+    assert named.party == "shop/worker"
 
 
 def test_who_answers_that_another_is_lost_is_away_itself() -> None:

@@ -25,6 +25,7 @@ from fedactors.federation.session import ERROR, ERROR_BYTES, Broken, decoded, er
 from fedactors.federation.site import PROPOSAL_BYTES
 from fedactors.federation.site_run import SiteRun
 from fedactors.messages.codec import MAGIC, CodecError, decode, encode
+from fedactors.runtime.failures import UnawaitedCall
 from tests.federation.world import BANK, SHOP, World
 from tests.hostile.test_members import connected
 
@@ -164,6 +165,7 @@ def test_a_call_that_is_long_to_read_keeps_its_turn() -> None:
         done.append(method)
 
     run.serve_call = serve_call  # type: ignore[method-assign]
+    run.unawaited = UnawaitedCall(lambda error: None, lambda name: False)
 
     async def work() -> None:
         in_turn = asyncio.Lock()

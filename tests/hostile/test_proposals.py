@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fedactors.config import as_dict, build, spell_infinities
+from fedactors.data.query import UnsupportedQueryError, parse_query
 from fedactors.errors import BadInput, FedactorsError, Refused
 from fedactors.federation.approval import (
     as_tree,
@@ -206,3 +207,17 @@ def test_what_nobody_waits_for_any_more_is_not_approved_later(tmp_path: Path) ->
                 decide(shop, rogue.proposal, approved=True)
     finally:
         world.stop()
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        """CAST(a.id AS "uint64) >= 0 AND EXISTS (SELECT 1 FROM salaries AS o(id, x) WHERE o.x > 50) AND (0") = 0""",
+        """CAST(a.id AS "uint64) >= 0 OR (1=1") = 3""",
+        """CAST(a.id AS "oid) > (SELECT count(*) FROM duckdb_tables()) OR (1") = 1""",
+        "CAST(a.id AS MOOD) = 1",
+    ],
+)
+def test_no_sql_hides_in_the_name_of_a_type(condition: str) -> None:
+    with pytest.raises(UnsupportedQueryError, match=r"sql: type '.* is not supported, only those of DuckDB"):
+        parse_query(f"SELECT a.x, b.y FROM a JOIN b ON a.id = b.id WHERE {condition}")

@@ -15,7 +15,8 @@ from fedactors.actors.context import Work
 from fedactors.api import simulate
 from fedactors.learning.network import on_host
 from fedactors.plugins import find_protocol
-from fedactors.secure_sums.actors import SecureSummand
+from fedactors.runtime.snapshots import apply, capture
+from fedactors.secure_sums.actors import SecureSummand, in_turn
 from fedactors.secure_sums.primitives import FixedPoint
 from protocols.glasu import messages
 from protocols.glasu.actors import GraphClient
@@ -157,3 +158,29 @@ def test_no_endpoint_hears_out_of_turn() -> None:
     client._acting, client._context = None, SimpleNamespace(name="ann")  # type: ignore[assignment]
     with pytest.raises(RuntimeError, match=r"ann\.infer hears what sums follow from: declare it @in_turn"):
         client.heard("infer")
+
+
+class Summand(SecureSummand):
+    @in_turn
+    async def take(self, *told: Any) -> bytes:
+        return self.heard("take", *told)
+
+
+def test_clients_that_go_on_from_checkpoints_of_different_moments_sum_nothing() -> None:
+    """A driver takes each site's checkpoint when it likes: one that has followed an order more would be read alone."""
+
+    def resumed(client: Summand) -> Summand:
+        again = Summand(("ann", "bob", "cleo"))
+        apply(again, capture(client, Summand.state))
+        return again
+
+    async def work() -> list[bytes]:
+        ann, bob = Summand(("ann", "bob", "cleo")), Summand(("ann", "bob", "cleo"))
+        await ann.take(1), await bob.take(1)
+        same = [await one.take(3) for one in (resumed(ann), resumed(bob))]
+        await bob.take(2)
+        return [*same, *[await one.take(3) for one in (resumed(ann), resumed(bob))]]
+
+    ann, bob, again, skewed = asyncio.run(work())
+    assert ann == bob == again
+    assert skewed != again

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import itertools
 import struct
 import subprocess
 import sys
@@ -428,3 +429,22 @@ def test_a_large_frame_of_many_values_comes_back() -> None:
     sent = {"rows": tuple(range(1 << 20)), "of": Numbers("x" * (1 << 20), np.zeros((0, 1 << 20)))}
     got = decode(encode(sent))
     assert (got["rows"], got["of"].values.shape) == (sent["rows"], (0, 1 << 20))
+
+
+@pytest.mark.parametrize("number", [100, 3_600])
+@pytest.mark.parametrize("kind", ["tuples", "numbers"])
+def test_keys_that_hash_alike_are_refused_before_they_are_compared(kind: str, number: int) -> None:
+    """Python hashes -1 as -2, and numbers modulo 2^61 - 1: of n such keys a dictionary compares n^2 / 2 pairs."""
+    tuples = itertools.islice(itertools.product((-1, -2), repeat=12), number)
+    keys = tuples if kind == "tuples" else ((2**61 - 1) * (factor + 2**64) for factor in range(number))
+    frame = encode(dict.fromkeys(keys, 0))
+    began = time.process_time()
+    with pytest.raises(CodecError, match=f"a mapping of {number} keys that hash alike"):
+        decode(frame)
+    assert time.process_time() - began < 0.2
+
+
+def test_ordinary_keys_are_none_that_hash_alike() -> None:
+    for keys in (range(5_000), map(str, range(5_000)), itertools.product(range(70), range(70)), range(-2, 98)):
+        made = dict.fromkeys(keys, 1)
+        assert decode(encode(made)) == made

@@ -41,8 +41,16 @@ def test_an_object_may_have_one_of_them_and_stop_a_run():
         fedactors.simulate("horizontal", callbacks=[Strict()], **SMALL)
 
 
+def test_a_function_hears_rounds():
+    heard = []
+    run = fedactors.simulate("horizontal", callbacks=[lambda *told: heard.append(told)], **SMALL)
+    assert [(number, metrics["training/loss"]) for number, metrics in heard] == [
+        *zip((1, 2), run.rounds["training/loss"], strict=True)
+    ]
+
+
 def test_an_object_that_hears_nothing_is_refused():
-    with pytest.raises(BadInput, match=r"callbacks: .* is not allowed: give an object with begin, round or end"):
+    with pytest.raises(BadInput, match=r"callbacks: .* is not allowed: give a function .*, or an object with begin,"):
         fedactors.simulate("horizontal", callbacks=[print], **SMALL)
     with pytest.raises(BadInput, match="is not allowed"):
         fedactors.simulate("horizontal", callbacks=[Listener], **SMALL)

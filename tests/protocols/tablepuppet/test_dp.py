@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -169,6 +171,7 @@ def test_labels_that_are_asked_for_again_have_the_same_noise(monkeypatch):
     monkeypatch.setattr(TableClient, "release", lambda _, what: drawn.append(what))
     client = object.__new__(TableClient)
     client._config, client._loss, client._classes, client.sent_labels = config, "logistic", ("a", "b"), None
+    client._table = SimpleNamespace(label="y")  # type: ignore[assignment]
     client._labels, client._is_test = np.tile([0.0, 1.0], 500), np.zeros(1000, bool)
     told = []
     for _ in range(2):
@@ -179,6 +182,7 @@ def test_labels_that_are_asked_for_again_have_the_same_noise(monkeypatch):
     assert drawn == ["the labels"]
     # nor does a process that goes on from a checkpoint draw it anew
     restored = object.__new__(TableClient)
+    restored._table = client._table
     snapshots.apply(restored, snapshots.unseal(snapshots.seal(snapshots.capture(client, ("sent_labels",))), "orders"))
     with pytest.raises(StopIteration) as stopped:
         restored.send_labels().send(None)
