@@ -232,7 +232,7 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
         raise BadInput(f"proposal: config.{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     if named := code_named_in(config):
         raise BadInput(f"proposal: config.{next(iter(named))}: code of one's own does not run over a federation yet")
-    if seeded := drawn_from_seed(config):  # whoever proposes the seed, or resumes the run, could take them off
+    if seeded := drawn_from_seed(config):  # the proposer of the seed, or of a resume, could take them off
         raise BadInput(
             f"proposal: config.{seeded[0]}: noise and masks do not follow from the run's seed over a federation"
         )

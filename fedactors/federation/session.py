@@ -161,7 +161,7 @@ def checked_parts(found: Any, sender: str, count: int, what: str) -> tuple[Any, 
 def error_in(body: bytes, peer: str, is_of: Callable[[str], bool] = lambda name: False) -> FedactorsError:
     """Return the error that a reply carries; others wrote its text, which logs and terminals will show.
 
-    It is of whoever was asked: who answers says of nobody else that they were lost, or did what they may not.
+    It is of the party that was asked: its answer blames no other one.
 
     Args:
         body: of the reply.

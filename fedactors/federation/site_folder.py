@@ -378,7 +378,8 @@ def spent(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Amount]]:
         elif line["what"] == "ended" and line["who"] == "site" and line["run"] in open_ones and line.get("was_open", 1):
             # where it was not, the line is of a return, and the process that had opened the run was killed
             data, announced = runs[line["run"]]
-            runs[line["run"]] = data, line["taken"] or announced
+            # of an older line nothing does not say whether that was known
+            runs[line["run"]] = data, line["taken"] or ({} if "was_open" in line else announced)
             open_ones.remove(line["run"])
     kinds: dict[str, dict[str, None]] = {}
     for data, taken in runs.values():

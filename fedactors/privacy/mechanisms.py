@@ -55,7 +55,7 @@ def clip_rows(rows_BE: Rows, clip_norm: float) -> Rows:
 
 
 def _clip_tensor(rows_BE: Tensor, clip_norm: float) -> Tensor:
-    import torch  # whoever has a tensor has it
+    import torch  # loaded already where there is a tensor
 
     is_finite_B1 = torch.linalg.vector_norm(rows_BE.detach(), dim=1, keepdim=True).isfinite()
     finite_BE = rows_BE.masked_fill(~is_finite_B1, 0.0)

@@ -124,7 +124,7 @@ async def lasting(work: Callable[[], Awaitable[None]], tell: Callable[[str], Non
 
     Args:
         work: to do; where it returns, this ends.
-        tell: takes a line for whoever watches the process.
+        tell: takes a line of text.
     """
     pause = FIRST_PAUSE
     while True:

@@ -78,7 +78,7 @@ def in_turn(endpoint: F) -> F:
     async def waiting(self: SecureSummand, *told: Any) -> Any:
         if self._acting is asyncio.current_task():  # called by an endpoint whose turn it is
             return await endpoint(self, *told)
-        async with self._turn:  # whoever waits longest is next
+        async with self._turn:  # in order of arrival
             self._acting = asyncio.current_task()
             try:
                 return await endpoint(self, *told)

@@ -221,7 +221,7 @@ def sent_in_predictions(config: GlasuConfig) -> tuple[type, ...]:
 
 def protections(config: GlasuConfig) -> tuple[Protection, ...]:
     """Return which protection is on."""
-    is_secret = not config.reproducible_noise  # else whoever knows the seed takes masks and noise off
+    is_secret = not config.reproducible_noise  # else the seed takes masks and noise off
     is_summed, is_noised = config.secure_aggregation and is_secret, config.noise_multiplier > 0 and is_secret
     summed = "the server reads sums over the clients only" if is_summed else "the server reads each client's part"
     noised = "representations are noised; losses, predictions, gradients and index sets are not"

@@ -37,6 +37,8 @@ ROTATIONS = 20
 """Rotations of a run whose duration is ``auto``."""
 TRAININGS = 10
 """Local trainings between two rotations where both times are ``auto``."""
+SHORTEST_TRAINING = 1e-6
+"""Seconds of a local training at least: what others say of theirs is not taken as it comes."""
 LONGEST_INTERVAL = 1000.0
 """Seconds between rotations at most then, whatever trainings are said to take."""
 
@@ -375,7 +377,7 @@ class NebulaFLConfig(StepSettings):
         """
         interval = self.times.rotation_interval
         if self.follows_trainings:
-            if not training_seconds > 0:
+            if not SHORTEST_TRAINING <= training_seconds < math.inf:
                 raise BadInput(f"rotation_interval: auto is not allowed with trainings of {training_seconds:g} s")
             interval = min(interval, TRAININGS * training_seconds)
         timed = dataclasses.replace(self, rotation_interval=interval)

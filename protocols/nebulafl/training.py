@@ -501,7 +501,7 @@ class Trainings:
             self.learn(dict(zip(names, sizes, strict=True)), shapes, read_reading(reading))
             self.scheduler.load_state_dict(state["scheduler"])
         self.began_at, self.stopped, self.num_done = state["began_at"], state["stopped"], state["num_done"]
-        self.training_seconds = state["training_seconds"]
+        self.training_seconds = state.get("training_seconds", 0.0)  # an older run had its times in numbers
 
 
 def attestation_hook(address: str) -> Attestation | None:

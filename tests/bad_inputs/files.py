@@ -178,7 +178,7 @@ def _vertical() -> list[Case]:
             user_data(layout, write("shop.csv", "id,spent,spent\n1,2,3\n"), "shop"),
             user_data(layout, write("shop.csv", "\n\n\n"), "shop"),
             user_data(layout, write("shop.csv", 'id,spent,visits\n1,"2,3\n'), "shop"),
-            user_data(layout, (parquet("shop.parquet", **{**_SHOP, "spent": [[1.0]] * _N}),
+            user_data(layout, (parquet("shop.parquet", **{**_SHOP, "spent": [[1.0]] * (_N - 1) + [[1.0, 2.0]]}),
                          replace(TOML, "shop.csv", "shop.parquet")), "shop", "spent"),
             user_data(layout, (write("shop.parquet", b"PAR1" + b"\0" * 30 + b"PAR1"), replace(TOML, "shop.csv", "shop.parquet")),
                 "shop"),

@@ -71,6 +71,8 @@ def test_runs_add_up_and_one_that_broke_off_counts_with_all_it_announced() -> No
     lines += [ended("c", {}), ended("d", {"row": [9.0, 0.0]}), {"what": "approved", "run": "d"}]
     taken = in_all(spent(lines)["orders"])
     assert (taken.epsilon, taken.delta) == pytest.approx((2.0 + 3.0 + 3.0, 2.1e-5))  # nobody knows what c took
+    lines += [opened("d"), {**ended("d", {}), "was_open": True}]  # it is known that d released nothing
+    assert in_all(spent(lines)["orders"]) == taken
     assert not in_all(spent([opened("a"), ended("a", {"row": [None, 1.0]})])["orders"]).within(Amount(epsilon=1e9))
 
 

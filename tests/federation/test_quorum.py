@@ -37,11 +37,7 @@ QUORUM = ("hidden_size=4", "min_sites=2", "client_timeout=20", "quorum_timeout=6
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path, THREE)
-    for name in THREE:
-        made.start(name)
-    yield made
-    made.stop()
+    yield from World.running(tmp_path, THREE)
 
 
 def away(rounds: list[dict[str, Any]], name: str) -> list[int]:

@@ -168,11 +168,7 @@ def test_a_test_run_gives_the_metrics_bytes_and_messages_of_the_simulated_one(
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    made = World(tmp_path_factory.mktemp("three"), (BANK, SHOP, CLINIC))
-    for name in made.names:
-        made.start(name)
-    yield made
-    made.stop()
+    yield from World.running(tmp_path_factory.mktemp("three"), (BANK, SHOP, CLINIC))
 
 
 THREE = {

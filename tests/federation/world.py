@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +155,15 @@ class World:
             file = folder / name / SITE
             file.write_text(f"wait_seconds = {WAIT_SECONDS}\n{file.read_text()}{DATA[name]}")
         self.share()
+
+    @classmethod
+    def running(cls, folder: Path, names: tuple[str, ...]) -> Iterator[World]:
+        """Yield sites that all run, and stop them afterwards."""
+        made = cls(folder, names)
+        for name in names:
+            made.start(name)
+        yield made
+        made.stop()
 
     def command(self, *words: str) -> None:
         assert main(words) == 0, words

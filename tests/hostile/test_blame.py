@@ -23,11 +23,7 @@ from tests.federation.world import BANK, CLINIC, SHOP, World
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path, THREE)
-    for name in THREE:
-        made.start(name)
-    yield made
-    made.stop()
+    yield from World.running(tmp_path, THREE)
 
 
 def sent(*fields: str) -> bytes:

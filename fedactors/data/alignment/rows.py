@@ -147,11 +147,10 @@ class JoinMember(Client):
         Raises:
             Refused: the own table's columns are others there: a name could then mean another table's column.
         """
-        owner = self._table_owner
-        source, _ = query_over_partitions(self._query).tables[owner.table][owner.index]
-        if schemas.by_source.get(source) != self._schema:
-            raise Refused(self.caller, f"tells {self.name} of other columns of its table than it has")
         self._resolve(schemas)
+        source = self._table.partitions[self._table_owner.index].source
+        if schemas.by_source[source] != self._schema:
+            raise Refused(self.caller, f"tells {self.name} of other columns of its table than it has")
         with self._named():
             self._local = await self._read()
         self.schemas = schemas
