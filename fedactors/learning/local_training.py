@@ -90,6 +90,8 @@ class LocalTraining:
     """Address of a user's loss instead; see `user_loss`."""
     decay: float = 0.0
     """Share of its non-linear weights that a step of size 1 takes from a ``skip-mlp`` (`nonlinear_weights`)."""
+    decays_by_loss: bool = False
+    """Whether a step takes that share times the mean loss of the first pass so far, where that is below 1."""
     precision: Literal["full", "bf16"] = "full"
     """``bf16``: modules compute in bfloat16 where torch can (autocast); parameters and losses are as they are."""
     micro_batch_size: int | None = None
@@ -410,18 +412,18 @@ class _Workspace:
         start_P = values_P.clone() if training.proximal else None
         added_P = None if correction_P is None else self._trained(correction_P)
         kept_P, kept = self._kept(training)
-        decayed_P, share = None, min(1.0, rule.learning_rate * training.decay)
-        if share and self._nonlinear_P is not None:
-            decayed_P = 1.0 - share * self._nonlinear_P
-        num_steps, loss_sum, squares, total = 0, 0.0, 0.0, 0
+        share = rule.learning_rate * training.decay if self._nonlinear_P is not None else 0.0
+        num_steps, loss_sum, squares, total, left = 0, 0.0, 0.0, 0, 1.0
         with fork_draws(seed, values_P.device) if self._draws or training.loss else contextlib.nullcontext():
-            for _ in range(training.num_epochs):
+            for epoch in range(training.num_epochs):
                 loss_sum, total = 0.0, 0
                 for index_B in batches(num_samples, training.batch_size, order, self._smallest_batch):
                     loss = self._backward(index_B, loss_of, training, terms_of)
                     gradient_P = self._gradient(training, start_P, added_P, kept_P)
-                    if decayed_P is not None:
-                        values_P.mul_(decayed_P)
+                    if share and self._nonlinear_P is not None:
+                        if training.decays_by_loss and epoch == 0:
+                            left = min(1.0, (loss_sum + loss.item() * len(index_B)) / (total + len(index_B)))
+                        values_P.mul_(1.0 - min(1.0, share * left) * self._nonlinear_P)
                     optimizer_step(rule, [values_P], [gradient_P], moments, in_place=True)
                     if kept_P is not None:  # weight decay would move them
                         values_P[kept_P] = kept

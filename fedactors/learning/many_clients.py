@@ -197,10 +197,12 @@ def _train(
     y_N = torch.cat([to_device(y, device) for _, y in clients])
     index, weight = torch.from_numpy(index_TCB).to(device), torch.from_numpy(weight_TCB).to(device, spec.dtype)
     last_epoch = np.array([len(plan) - len(plan) // how.num_epochs for plan, how in zip(plans, trainings, strict=True)])
-    shares = [min(1.0, optimizer.learning_rate * how.decay) for how in trainings]
-    kept_C = 1.0 - torch.tensor(shares, dtype=spec.dtype, device=device)
+    shares = [optimizer.learning_rate * how.decay for how in trainings]
+    shares_C = torch.tensor(shares, dtype=spec.dtype, device=device)
     decayed = _nonlinear(spec, slices) if any(shares) else []
-    losses_C, squares_C = torch.zeros(2, len(clients), dtype=spec.dtype, device=device)
+    first_epoch = np.array([len(plan) // how.num_epochs for plan, how in zip(plans, trainings, strict=True)])
+    losses_C, squares_C, lost_C, seen_C = torch.zeros(4, len(clients), dtype=spec.dtype, device=device)
+    left_C = torch.ones_like(shares_C)
     values, moments = [start.clone() for start in starts], OptimizerState()
     done = [torch.empty_like(value) for value in values]
     active = len(clients)
@@ -223,8 +225,14 @@ def _train(
             gradients = [g + part[:active] for g, part in zip(gradients, corrections, strict=True)]
         if clip_norm is not None:
             gradients = _clipped(gradients, clip_norm)
+        if training.decays_by_loss:  # by what the first pass says so far
+            is_first_k = torch.from_numpy(step < first_epoch[:active]).to(device)
+            seen_C[:active] += rows_TC[step, :active] * is_first_k
+            lost_C[:active] += losses_k * rows_TC[step, :active] * is_first_k
+            left_C = (lost_C / seen_C.clamp(min=1)).clamp(max=1)
+        kept_k = 1 - (shares_C * left_C)[:active].clamp(max=1)
         for number in decayed:
-            values[number] = values[number] * kept_C[:active].view(-1, *[1] * (values[number].ndim - 1))
+            values[number] = values[number] * kept_k.view(-1, *[1] * (values[number].ndim - 1))
         values = list(optimizer_step(optimizer, values, gradients, moments))
         counted = torch.from_numpy(step >= last_epoch[:active]).to(device)
         losses_C[:active] += losses_k * rows_TC[step, :active] * counted

@@ -65,11 +65,12 @@ NOTHING = np.zeros(0)
 
 @dataclass(frozen=True)
 class LocalSteps:
-    """Rows of a client's local step, its passes in a round, and the decay of its non-linear weights."""
+    """Rows of a client's local step, its passes in a round, and how its non-linear weights decay."""
 
     batch_size: int
     num_epochs: int
     decay: float
+    decays_by_loss: bool = False
 
 
 PLAIN = LocalSteps(PLAIN_ROWS, PLAIN_PASSES, 0.0)
@@ -245,6 +246,7 @@ def local_training(
         only="local" if config.algorithm == "fedrep" else "all",
         local=config.local_parameters if config.algorithm == "fedrep" else (),
         decay=steps.decay,
+        decays_by_loss=steps.decays_by_loss,
     )
 
 
@@ -254,11 +256,12 @@ def local_steps(
     """Return the local steps of a client with these labels, one of so many `clients`, on samples of a shape."""
     counts = [] if task not in ("binary", "multiclass") else np.unique(labels_N, return_counts=True)[1].tolist()
     rows = informative_rows(task, len(labels_N), counts, max(2, num_classes)) * clients
-    decay = config.at(inputs).decay_at(task, rows)
+    by_loss = config.nonlinear_decay is None and config.measures_targets(task, labels_N.shape[1:])
+    decay = config.at(inputs).decay_at(task, rows, by_loss=by_loss)
     if not config.follows_rows(inputs):
         return replace(PLAIN, decay=decay)
     size = config.batch_size or rows_per_step(len(labels_N))
-    return LocalSteps(size, config.local_epochs or enough_passes(len(labels_N), size), decay)
+    return LocalSteps(size, config.local_epochs or enough_passes(len(labels_N), size), decay, by_loss)
 
 
 def next_control(local_P: Floats, control_P: Floats, start_P: Floats, end_P: Floats, length: float) -> Floats:

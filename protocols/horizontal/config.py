@@ -53,8 +53,14 @@ def informative_rows(task: Task, num_rows: int, counts: Sequence[int], num_class
     return num_rows * apart * num_classes / (num_classes - 1)
 
 
-def enough_decay(task: Task, num_rows: float) -> float:
-    """Return the decay of the non-linear weights: the fewer rows, the nearer to a linear model."""
+def enough_decay(task: Task, num_rows: float, *, by_loss: bool = False) -> float:
+    """Return the decay of the non-linear weights: the fewer rows, the nearer to a linear model.
+
+    `by_loss`: of a regression with standardised targets, where steps take it times the loss, the share of the targets'
+    variance that is left: a weight's best penalty grows with the noise.
+    """
+    if by_loss:
+        return min(30.0, 4500.0 / max(num_rows, 1.0))
     return min(10.0, (1500.0 if task == "regression" else 1000.0) / max(num_rows, 1.0))
 
 
@@ -135,7 +141,9 @@ class HorizontalConfig(StepSettings):
     ``skip-mlp`` (linear plus a small MLP that starts at 0), under noise ``linear``."""
     nonlinear_decay: Annotated[float, Field(ge=0)] | None = None
     """Share of the MLP's weights that a local step of size 1 takes from a ``skip-mlp``; none: by each client's rows and
-    classes, times the number of clients: 1000 / rows (a regression: 1500) and at most 10; 0 where steps are plain."""
+    classes, times the number of clients: 1000 / rows and at most 10; a regression with standardised targets: 4500 /
+    rows and at most 30, times the loss of a round's first pass; other regressions: 1500 / rows; 0 where steps are
+    plain."""
     loss: NamedCode = "auto"
     """Loss of a batch, ``package.module:function`` of your own, called with outputs and targets; ``auto`` goes by the
     task."""
@@ -391,11 +399,11 @@ class HorizontalConfig(StepSettings):
         """Whether local steps follow from the rows, for samples of this shape."""
         return len(inputs) == 1 and self.algorithm in BY_ROWS and not self.is_noised
 
-    def decay_at(self, task: Task, rows: float) -> float:
+    def decay_at(self, task: Task, rows: float, *, by_loss: bool = False) -> float:
         """Return the decay of the non-linear weights, of settings that `at` resolved and a number of rows in all."""
         if self.nonlinear_decay is not None:
             return self.nonlinear_decay
-        return 0.0 if self.optimizer == "sgd" else enough_decay(task, rows)
+        return 0.0 if self.optimizer == "sgd" else enough_decay(task, rows, by_loss=by_loss)
 
     @property
     def step_size(self) -> float:

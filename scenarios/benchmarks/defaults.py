@@ -347,6 +347,9 @@ def glasu(name: str, seed: int) -> dict[str, float]:
     return {key: 100 * run.metrics["test/accuracy"] for key, run in runs.items()}
 
 
+DEALT = ("digits", "linear-500", "clusters-5000", "interacting-5000", "digits-1797", "rare-5000")
+
+
 def nebulafl(name: str, seed: int) -> dict[str, float]:
     """NebulaFL beside FedAvg: the same containers, hardware and time; tables are dealt to 40 clients."""
     data = name if name == "digits" else dealt(name, seed, 40)
@@ -371,7 +374,10 @@ PROTOCOLS: dict[str, tuple[Callable[[str, int], dict[str, float]], Mapping[str, 
     "horizontal": (horizontal, MAKERS),
     "mtcd": (mtcd, SOLVED),
     "glasu": (glasu, dict.fromkeys(GRAPHS)),
-    "nebulafl": (nebulafl, dict.fromkeys(("digits", "linear-500", "clusters-5000"))),
+    "nebulafl": (
+        nebulafl,
+        dict.fromkeys(("digits", "linear-500", "clusters-5000", "interacting-5000", "digits-1797", "rare-5000")),
+    ),
 }
 
 

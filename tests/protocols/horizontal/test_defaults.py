@@ -13,7 +13,7 @@ import torch
 import fedactors
 from fedactors.config import build
 from fedactors.errors import BadInput
-from fedactors.learning.local_training import LocalTraining, train_locally
+from fedactors.learning.local_training import LocalTraining, model_outputs, train_locally
 from fedactors.learning.many_clients import train_clients
 from fedactors.learning.models import ModelSpec, nonlinear_weights
 from fedactors.learning.network import initial_vector
@@ -27,6 +27,7 @@ from protocols.horizontal.standardisation import column_sums, scale_of
 TABLE, IMAGE = (7,), (1, 8, 8)
 NOISE = {"client_clip_norm": 1.0, "client_noise_multiplier": 1.0}
 SKIP = ModelSpec(name="skip-mlp", inputs=(4,), outputs=2, hidden_size=8, layers=2, float64=True)
+NUMBER = dataclasses.replace(SKIP, outputs=1)
 
 
 def tables(task="regression", rows=240, split=False):
@@ -70,7 +71,7 @@ def test_what_is_set_wins():
     resolved = config.at(TABLE)
     assert all(getattr(resolved, name) == value for name, value in given.items())
     steps = local_steps(config, "binary", 2, TABLE, np.arange(100) % 2, 4)
-    assert dataclasses.astuple(steps) == (7, 3, 0.5)
+    assert dataclasses.astuple(steps) == (7, 3, 0.5, False)
     assert build(HorizontalConfig, {"momentum": 0.9}).at(TABLE).optimizer == "sgd"
 
 
@@ -114,6 +115,53 @@ def test_decay_shrinks_the_nonlinear_weights_alone(together):
     shrunk = np.where(nonlinear_weights(SKIP).numpy(), 0.8 * start, start)
     np.testing.assert_allclose(first.vector, shrunk, atol=1e-7)
     np.testing.assert_allclose(second.vector, start, atol=1e-7)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_decay_by_loss_takes_the_share_of_the_variance_that_is_left(together):
+    start = initial_vector(NUMBER, 0) + 0.1
+    rows = [(np.zeros((size, 4)), np.full(size, target)) for size, target in ((6, 0.5), (9, 30.0))]
+    output = model_outputs(NUMBER, start, np.zeros((1, 4))).item()
+    still = LocalTraining(optimizer=OptimizerSpec(learning_rate=1e-9), batch_size=16, num_epochs=1, task="regression")
+    how = [dataclasses.replace(still, decay=2e8, decays_by_loss=True)] * 2
+    made = train_clients(NUMBER, [start] * 2, rows, seeds=(1, 2), training=how, together=together)
+    for one, loss in zip(made, ((output - 0.5) ** 2, 1.0), strict=True):  # of the second the loss is above 1
+        shrunk = np.where(nonlinear_weights(NUMBER).numpy(), (1 - 0.2 * loss) * start, start)
+        np.testing.assert_allclose(one.vector, shrunk, atol=1e-6)
+
+
+def test_decay_by_loss_follows_the_first_pass_together_as_one_after_the_other():
+    rng = np.random.default_rng(0)
+    rows = [(rng.normal(size=(size, 4)), 0.5 * rng.normal(size=size)) for size in (11, 30, 52)]
+    adam = OptimizerSpec(name="adam", learning_rate=0.05)
+    trainings = [
+        LocalTraining(
+            optimizer=adam, batch_size=size, num_epochs=passes, task="regression", decay=5.0, decays_by_loss=True
+        )
+        for size, passes in ((4, 3), (8, 4), (16, 2))
+    ]
+    start = initial_vector(NUMBER, 0)
+    made = train_clients(NUMBER, [start] * 3, rows, seeds=(1, 2, 3), training=trainings)
+    for one, held, seed, how in zip(made, rows, (1, 2, 3), trainings, strict=True):
+        alone = train_locally(NUMBER, start, *held, seed=seed, training=how)
+        np.testing.assert_allclose(one.vector, alone.vector, atol=1e-12)
+        constant = train_locally(
+            NUMBER, start, *held, seed=seed, training=dataclasses.replace(how, decays_by_loss=False)
+        )
+        assert np.abs(alone.vector - constant.vector).max() > 1e-3
+
+
+def test_standardised_regressions_decay_by_their_loss():
+    steps = local_steps(HorizontalConfig(), "regression", 1, TABLE, np.zeros(500), 4)
+    assert (steps.decay, steps.decays_by_loss) == (pytest.approx(2.25), True)
+    assert local_training(HorizontalConfig(), "regression", 1, steps, TABLE).decays_by_loss
+    raw = local_steps(build(HorizontalConfig, {"standardisation": "none"}), "regression", 1, TABLE, np.zeros(500), 4)
+    assert (raw.decay, raw.decays_by_loss) == (pytest.approx(0.75), False)
+    for config, task in (
+        (build(HorizontalConfig, {"nonlinear_decay": 0.5}), "regression"),
+        (HorizontalConfig(), "binary"),
+    ):
+        assert not local_steps(config, task, 2, TABLE, np.arange(500) % 2, 4).decays_by_loss
 
 
 def test_clients_with_steps_of_their_own_train_together_as_one_after_the_other():
