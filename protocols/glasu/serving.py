@@ -70,6 +70,7 @@ class PredictingClient(ProtectedClient):
         """Load parameters and graph."""
         config, state = self._config, self._stored.read()
         self._parameters = best_of(state)
+        self.go_on_from(state)
         num_classes = len(self._parameters["classifier.bias"])
         blocks = {part.party: await self._load_new(part) for part in self._parts}
         local, self._ids = load_new_client(config, blocks, self._position, state["feature_factor"], num_classes)

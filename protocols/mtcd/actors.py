@@ -44,7 +44,17 @@ from fedactors.privacy.accounting import PrivacyRecord
 from fedactors.secure_sums.actors import SecureSummand, in_turn
 from fedactors.secure_sums.messages import Masked
 from protocols.mtcd import messages
-from protocols.mtcd.algorithm import NUM_PROBES, Rows, Task, approved_step, batch_rows, combine, point_of, summand
+from protocols.mtcd.algorithm import (
+    NUM_PROBES,
+    Rows,
+    Task,
+    approved_step,
+    batch_rows,
+    combine,
+    most_momentum,
+    point_of,
+    summand,
+)
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.data import PartyRows, PublicPart
 from protocols.mtcd.message_compression import Estimates, Transforms, releases_of, unpack
@@ -535,6 +545,17 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
             said = f"lets {self.name} combine its copies with weight {order.weight:g}"
             raise Refused(self.caller, f"{said}; approved: {approved:g} (mode)")
 
+    def _check_momentum(self, order: messages.SyncTokens) -> None:
+        """Refuse a momentum that no round can have: a large one makes what a client adds as large as one likes.
+
+        Raises:
+            Refused: it is beyond that, or below 0, or the settings have none.
+        """
+        most = most_momentum(self._config.num_rounds) if self._config.is_accelerated else 0.0
+        if not 0.0 <= order.momentum <= most:
+            said = f"lets {self.name} sync round {order.round_} with momentum {order.momentum:g}"
+            raise Refused(self.caller, f"{said}; approved: at most {most:g} (acceleration)")
+
     def _end_walk(self, token: messages.Token) -> None:
         done = messages.RoamingDone(token.round_, token.token, token.attempt, token.visited)
         self.background(self._report(done, self.links.uplink or "server"))
@@ -577,6 +598,7 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
         """Combine the copies of this round's tokens, drop them, and return h_k for the next round if asked."""
         heard = self._hear("sync", order)
         self._check_weight(order)
+        self._check_momentum(order)
         if self._copies_round == order.round_:
             counts = dict(order.reissued)
             copies = {k: theta for k, (attempt, theta) in self._copies.items() if counts.get(k, 0) == attempt}

@@ -166,16 +166,17 @@ class Summand(SecureSummand):
         return self.heard("take", *told)
 
 
-def test_clients_that_go_on_from_checkpoints_of_different_moments_sum_nothing() -> None:
+@pytest.mark.parametrize("survives_loss", [False, True])
+def test_clients_that_go_on_from_checkpoints_of_different_moments_sum_nothing(survives_loss: bool) -> None:
     """A driver takes each site's checkpoint when it likes: one that has followed an order more would be read alone."""
 
     def resumed(client: Summand) -> Summand:
-        again = Summand(("ann", "bob", "cleo"))
+        again = Summand(("ann", "bob", "cleo"), survives_loss=survives_loss)
         apply(again, capture(client, Summand.state))
         return again
 
     async def work() -> list[bytes]:
-        ann, bob = Summand(("ann", "bob", "cleo")), Summand(("ann", "bob", "cleo"))
+        ann, bob = (Summand(("ann", "bob", "cleo"), survives_loss=survives_loss) for _ in range(2))
         await ann.take(1), await bob.take(1)
         same = [await one.take(3) for one in (resumed(ann), resumed(bob))]
         await bob.take(2)
