@@ -199,7 +199,7 @@ class GraphClient(ProtectedClient):
     @in_turn
     async def introduce(self) -> messages.Introduction:
         """Say what the server must know before the first round."""
-        self._hear("introduce")
+        self._hear("introduce", self.common_secret)  # nodes are numbered by it
         if self._is_secret and not self._is_ordered:
             self._order_nodes()
             self.parameters = self._first_parameters(self._agreed_seed)
@@ -500,7 +500,13 @@ class GraphClient(ProtectedClient):
 
     @remote(caller=SERVER, at_most="num_evaluations")
     async def score(self, averaged: messages.AveragedLogits) -> messages.Scores:
-        """Compare the averaged predictions with the labels."""
+        """Compare the averaged predictions with the labels; all know these, and the first client is asked.
+
+        Raises:
+            Refused: it is another one, whose answers would be more than are approved.
+        """
+        if self.name != (first := self.clients[0]) and self._config.on_party_loss == "stop":
+            raise Refused(self.caller, f"lets {self.name} score predictions; approved: {first} does")
         self._check_score("score")
         return await self._score(averaged.values)
 

@@ -250,8 +250,8 @@ def left_open(config: GlasuConfig, purpose: str) -> Sequence[str]:
     if not config.secure_aggregation or purpose == "predict":
         return ()
     found = [
-        "the server tells the first organisation predictions of its own making in each evaluation, and is told how "
-        "many of them its labels agree with"
+        "the server may tell the first organisation predictions of its own making in each evaluation, and is told how "
+        "good they are by the labels, which such predictions can spell out"
     ]
     if IndexSet in sent(config):
         found.append("which nodes your edges lead to leaves in each round, as index sets of yours alone, in no sum")

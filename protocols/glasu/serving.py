@@ -103,7 +103,7 @@ class PredictingClient(ProtectedClient):
     @in_turn
     async def infer_lowest(self) -> Representation | Masked:
         """Return the own representation at the lowest aggregation."""
-        heard = self._hear("infer_lowest")
+        heard = self._hear("infer_lowest", self.common_secret)
         if self._config.secure_aggregation:  # in an order that all clients know, and the server does not
             seed = int.from_bytes(self.common_secret)
             self._numbers = np.random.default_rng(seed).permutation(self._local.graph.num_nodes)

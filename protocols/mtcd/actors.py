@@ -125,6 +125,7 @@ class Party(Client):
         peers = {name: self.peer(name, Party) for name in part.passive_parties}
         rng = self.rng("row order") if part.alignment == "already-aligned" else self.noise_rng("row order")
         common = await align(self.rows.ids, self.name, part.alignment, peers, rng, self.rows.draw_parts)
+        self._told_rows(common.announced)
         self.rows.order(common.rows, common.parts)
         self._build()
         learners = (*part.passive_parties, *(("server",) if self._config.algorithm in ("mtcd", "svfl") else ()))
@@ -133,6 +134,9 @@ class Party(Client):
             await self.peer(name, Party).take_labels(self.rows.labels)
         absent = tuple((name, len(gone)) for name, gone in common.absent.items())
         return messages.Aligned(len(common.rows), len(self.rows.ids), self.rows.num_rejected, absent)
+
+    def _told_rows(self, order: AlignmentOrder) -> None:
+        """Learn, as the label party, in which order all others were told to bring their rows."""
 
     @remote(caller=CLIENT, only="label_party", once=True)
     async def take_labels(self, labels: messages.Labels) -> None:
@@ -494,7 +498,17 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
         self._copies: dict[int, tuple[int, Any]] = {}
         self._copies_round = -1
 
-    # --- labels, which what is summed follows from ---
+    # --- rows and labels, which what is summed follows from ---
+
+    @remote(caller=CLIENT, only="label_party", once=True)
+    @in_turn
+    async def take_order(self, order: AlignmentOrder) -> None:
+        """See `Party.take_order`: rows that a label party pairs with others' otherwise are in no sum with them."""
+        self._told_rows(order)
+        await super().take_order(order)
+
+    def _told_rows(self, order: AlignmentOrder) -> None:
+        self.heard("take_order", order)
 
     @remote(caller=DRIVER, once=True)
     @in_turn
