@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,9 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fedactors.actors.context import Work
+from fedactors.actors.remote import current_caller
 from fedactors.api import simulate
-from fedactors.errors import FedactorsError
+from fedactors.errors import FedactorsError, Refused
 from fedactors.learning.network import initial_vector
 from fedactors.plugins import find_protocol
 from fedactors.secure_sums.actors import SecureSums, as_bytes
@@ -39,7 +42,7 @@ from protocols.mtcd.actors import TokenClient
 from protocols.nebulafl import training
 from protocols.nebulafl.baselines.actors import OrderCenter, RoundExchange
 from protocols.nebulafl.baselines.secure_sums import SummingCenter
-from protocols.nebulafl.messages import RoundOrder, TrainingOrder, Withdrawal
+from protocols.nebulafl.messages import RoundOrder, RunStart, TrainingOrder, Withdrawal
 from tests.secure_sums.test_protocol import FIVE, Sums, vectors
 
 pytestmark = pytest.mark.slow
@@ -178,6 +181,20 @@ def test_a_mean_is_of_centers_that_train_at_one_rate(
 
     monkeypatch.setattr(OrderCenter, endpoint, told)
     attacked("nebulafl", TOLD_OTHERWISE, **SCHEDULED)
+
+
+@pytest.mark.parametrize(("started", "is_taken"), [(900.0, True), (0.0, False), (5000.0, False), (math.nan, False)])
+def test_a_center_takes_no_start_at_another_time_than_now(started: float, is_taken: bool) -> None:
+    """Another organisation's driver would say what is left of the run, and with it of the schedule."""
+    center = object.__new__(OrderCenter)
+    context = SimpleNamespace(name="oregon", clock=SimpleNamespace(now=lambda: 1000.0), is_between_organisations=True)
+    center._context, token = context, current_caller.set("driver")  # type: ignore[assignment]
+    try:
+        refusal = pytest.raises(Refused, match=r"says to oregon that the run began at .* s, where it is 1000 s")
+        with contextlib.nullcontext() if is_taken else refusal:
+            center._check_start(RunStart(started, 1.0))
+    finally:
+        current_caller.reset(token)
 
 
 def test_an_order_that_comes_late_trains_at_its_rate(monkeypatch: pytest.MonkeyPatch) -> None:
