@@ -169,9 +169,10 @@ class Protocol(typing.Protocol):
     def messages(self) -> ModuleType | None:
         """The module that declares everything that leaves a party.
 
-        Two functions of it are used where it has them: ``shapes(config)``, from a message's name to the shapes of its
-        fields, and ``sent(config)``, the message classes, the frame's among them, that a run with this
-        configuration can send.
+        Three functions of it are used where it has them: ``shapes(config)``, from a message's name to the shapes of
+        its fields; ``sent(config)``, the message classes, the frame's among them, that a run with this configuration
+        can send; and ``left_open(config, purpose)``, what a coordinator may still do in a run between sites that
+        trains, goes on or predicts (``purpose``), a sentence each for who approves it.
         """
 
     @property

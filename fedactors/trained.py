@@ -242,6 +242,11 @@ def parts_of(folder: RunFolder, options: RunOptions, label: str | None = None) -
         raise BadInput(f"serve: {folder.path} has no part of a model: serve at the party that has one")
     if not isinstance(known := folder.config.get("site"), dict):
         return found, f"{folder.path.name} {model.checkpoint.label}"
+    if getattr(model.config, "secure_aggregation", False) and any(len(one.parties) > 1 for one in found.values()):
+        raise BadInput(
+            f"serve: {', '.join(found)}: the model was trained with secure_aggregation, and what is given online is in "
+            "no sum: use fedactors predict"
+        )
     return found, f"{known['run']} {unseal_driver(model.checkpoint.driver)['number']}"
 
 

@@ -560,11 +560,8 @@ def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteF
             f"{host} hosts the server, which is told keyed hashes of your join keys, and each site with a table "
             f"is told their secret: {guess}"
         )
-    if getattr(config, "secure_aggregation", False) and protocol.name == "glasu" and proposal.purpose != "predict":
-        found.append(
-            "your losses of each round and your accuracy of each evaluation leave as numbers of yours alone, in no "
-            "sum, and are of aggregates that the server may make up"
-        )
+    if (declared := getattr(protocol.messages, "left_open", None)) is not None:
+        found += declared(config, proposal.purpose)
     approved = approved_before(proposal, folder)
     for one in summed_before(config, proposal, folder, approved):
         differ = ", ".join(sorted({site for site, _ in one.data.items() ^ proposal.data.items()}))
@@ -592,16 +589,6 @@ def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteF
         found.append(
             f"who is in a sum may differ from round to round ({differs[0]}): of two rounds that the server begins with "
             "nearly the same model, one without yours, the difference of the sums is nearly what you added"
-        )
-    if getattr(config, "secure_aggregation", False) and getattr(config, "num_tokens", None) is not None:
-        found.append(
-            "the server sends tokens to whom it likes, of the approved step, with a Z of its own making: of two sums "
-            "between which a token came to you alone, the difference is what its visit changed of your part"
-        )
-    if getattr(config, "secure_aggregation", False) and proposal.task.layout == "relational":
-        found.append(
-            "the server says which of your rows is in which sum: of two sums with the same rows of the others, the "
-            "difference is of yours alone"
         )
     if getattr(config, "secure_aggregation", False):
         number = len(proposal.data)

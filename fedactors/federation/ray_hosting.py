@@ -405,6 +405,7 @@ class RayActorHost(ActorHost):
             scale=1.0,
             use_shared_memory=False,
             repeats=0,
+            is_between_organisations=True,
         )
         found = await self._ask("spawn", list(actor_specs), settings, known)
         transport.update(found[DRIVER])

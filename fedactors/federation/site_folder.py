@@ -285,6 +285,8 @@ class Policy:
             if why:  # nothing uses it
                 continue
             follows = value == 0 and setting in getattr(config, "by_rows", ())
+            if value == 0 and setting in getattr(config, "unlimited", ()) and isinstance(rule, dict):
+                raise BadInput(f"{where}: 0 is not allowed: {shown(rule)}, and 0 stands for no limit; give a number")
             if follows or not _allows(rule, value, where):
                 why = ", which stands for what follows from the rows; give a number" if follows else ""
                 raise BadInput(f"{where}: {shown(value)} is not allowed: {shown(rule)}{why}")

@@ -274,12 +274,13 @@ _PARTS = (VerticalPart, HorizontalPart, RelationalPartition, RelationalQuery, Da
 
 
 def built_with(
-    name: str, frame: bytes, folder: SiteFolder, proposal: Proposal, config: Any, earlier: Earlier | None
+    name: str, frame: bytes, folder: SiteFolder, proposal: Proposal, config: Any, earlier: Earlier | None, seed: int
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return positional and named arguments of the actor `name`, from the frame that the driver sends.
 
     A state of an earlier run is asked for by the actor's name and what the site said then that stands for it; the site
-    puts its own instead.
+    puts its own instead. Which of the own rows are held out follows from the site's own `seed`: whoever chose it would
+    choose rows, and see in the scores of two runs what one row alone changes.
 
     Raises:
         Refused: they hold something else, another config, or data that are not approved or are another's.
@@ -289,7 +290,7 @@ def built_with(
     as_asked, as_here = proposal.described(), proposal.described(folder)
     share = getattr(config, "validation_fraction", 0.0) if proposal.purpose != "predict" else 0.0
     if share and isinstance(as_asked, HorizontalData) and isinstance(as_here, HorizontalData):
-        as_asked, as_here = (data.holding_out(share, proposal.seed) for data in (as_asked, as_here))
+        as_asked, as_here = as_asked.holding_out(share, proposal.seed), as_here.holding_out(share, seed)
     parts = [
         pair for site in sites for pair in zip(parts_of_name(as_asked, site), parts_of_name(as_here, site), strict=True)
     ]
@@ -872,7 +873,7 @@ class SiteRun:
             if book[name].site != me:
                 continue
             try:
-                args, kwargs = built_with(name, frame, self._folder, proposal, self._config, earlier)
+                args, kwargs = built_with(name, frame, self._folder, proposal, self._config, earlier, self._seed)
             except (TypeError, ValueError, LookupError, AttributeError) as error:
                 raise not_taken(name) from error
             specs.append(ActorSpec(classes[cls], name, args, kwargs, classes[cls].resources))  # type: ignore[attr-defined]

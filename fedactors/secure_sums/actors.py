@@ -20,8 +20,10 @@ makes: a lying server cannot pass for a client, a lying driver could. All member
 Where a run goes on without a lost client, it leaves its sums to the others: they are completed with who is left, if
 these are enough. Elsewhere, as between sites and in predictions, each sum is of all clients (`SumMembers`), and of
 clients that were told the same (`SecureSummand.heard`): a server that calls one lost, or tells all others something
-after which they add nothing, would read what that one adds. After a resume rounds that were done before the cut are
-done again with the same values: a client restored from a checkpoint sums among those of its last sum.
+after which they add nothing, would read what that one adds. What was heard goes with a checkpoint, to predictions too
+(`SecureSummand.go_on_from`), so that nobody sums with others' states of another moment. After a resume rounds that were
+done before the cut are done again with the same values: a client restored from a checkpoint sums among those of its
+last sum.
 """
 
 from __future__ import annotations
@@ -169,9 +171,12 @@ class SecureSummand(Client):
         self.fellows = SumMembers(self._clients)
         if not survives_loss:  # a prediction survives none
             self.fellows.stay()
-        self._survives_loss = survives_loss
         self.history = b""
-        """A digest of all that was heard: clients that go on from checkpoints of different moments sum nothing."""
+        """A digest of all that was heard: clients that go on from checkpoints of different moments sum nothing.
+
+        Who was lost and returns has not heard what the others have. Where one may, what a client adds must follow from
+        the order alone that it hears last, and from nothing that it keeps.
+        """
         self._turn = asyncio.Lock()
         self._acting: asyncio.Task[Any] | None = None
         """Which call's turn it is."""
@@ -238,15 +243,22 @@ class SecureSummand(Client):
 
         One message to two endpoints changes different things: `endpoint` is where these messages, arrays, values came.
 
-        A sum is of clients that heard the same, all along, or where a run survives losses the same last: a server that
+        A sum is of clients that heard the same, all along, or where lost ones may return the same last: a server that
         tells most of them something after which they add nothing would read what the others add. That they have acted
         upon all of it, too, is why only endpoints that are `in_turn` hear.
         """
         if self._acting is None or self._acting is not asyncio.current_task():
             raise RuntimeError(f"{self.name}.{endpoint} hears what sums follow from: declare it @in_turn")
-        before = b"" if self._survives_loss else self.history
+        before = b"" if self._may_return else self.history
         self.history = hashlib.sha256(framed(before, endpoint.encode(), *map(as_bytes, told))).digest()
         return self.history
+
+    def go_on_from(self, trained: Mapping[str, Any]) -> None:
+        """Take over what was heard in a training whose state this is: a prediction is of states of one moment.
+
+        A driver chooses a checkpoint by a number that it gave it, at each client by itself.
+        """
+        self.history = trained["history"]
 
     def forget_values(self) -> None:
         """Learn that what ids stand for has changed; values that turn out to be equal are remembered all the same."""

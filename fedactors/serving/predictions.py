@@ -423,6 +423,11 @@ class SummingParty(SecureSummand, PredictingParty):
         self._order: RowOrder | None = None
         """Of the rows to add up, once another party or the exchange has asked for it: they are fixed then."""
 
+    async def load(self) -> None:
+        """See `PredictingParty.load`; what is added up follows from what was heard in training."""
+        await super().load()
+        self.go_on_from(self._stored.read())
+
     @property
     def point(self) -> FixedPoint:
         """How contributions become words of a sum; a protocol says how."""

@@ -199,7 +199,7 @@ class GraphClient(ProtectedClient):
     @in_turn
     async def introduce(self) -> messages.Introduction:
         """Say what the server must know before the first round."""
-        self._hear("introduce")
+        self._hear("introduce", self.common_secret)  # nodes are numbered by it
         if self._is_secret and not self._is_ordered:
             self._order_nodes()
             self.parameters = self._first_parameters(self._agreed_seed)
@@ -354,10 +354,6 @@ class GraphClient(ProtectedClient):
     def _is_masked(self) -> bool:
         return self._config.secure_aggregation
 
-    def _hear(self, endpoint: str, *told: Any) -> bytes:
-        """Hear it, and after how many changes of the parameters: what a run that survives losses does not remember."""
-        return super()._hear(endpoint, self.num_changes, *told)
-
     def _id_of(self, what: str) -> str:
         return f"{self.num_changes}/{what}"
 
@@ -406,9 +402,9 @@ class GraphClient(ProtectedClient):
 
     @remote(caller=SERVER, at_most="num_rounds")
     @in_turn
-    async def update(self, last: messages.Aggregated | messages.GradientShare) -> messages.Report:
+    async def update(self, last: messages.Aggregated | messages.GradientShare) -> messages.Report | Masked:
         """Do the Q local updates on what the round has left; the message is the last one that they need."""
-        self._hear("update", last)
+        heard = self._hear("update", last)
         current, is_share = self._round, isinstance(last, messages.GradientShare)
         if is_share != (self._config.mode == "joint"):
             raise Refused(self.caller, f"lets {self.name} update on a {type(last).__name__}, which its mode does not")
@@ -417,7 +413,10 @@ class GraphClient(ProtectedClient):
         else:
             self._take_aggregated(last, is_last=True)
         losses = await self._update(self._stale(), current.crosses or None)
-        return messages.Report(losses[0], losses[-1])
+        if not self._is_masked:
+            return messages.Report(losses[0], losses[-1])
+        values = np.minimum([losses[0], losses[-1]], self._config.secure_range)  # a loss beyond it counts as it
+        return self._masked("losses", values, heard)
 
     @remote(caller=SERVER, at_most=lambda config: 0 if config.on_party_loss == "stop" else config.num_inferences)
     @in_turn
@@ -487,19 +486,27 @@ class GraphClient(ProtectedClient):
 
     @remote(caller=SERVER, at_most="num_evaluations")
     @in_turn
-    async def predict(self, aggregated: messages.Aggregated) -> messages.Prediction:
+    async def predict(self, aggregated: messages.Aggregated) -> messages.Prediction | Masked:
         """Classify the validation and test nodes from the last aggregate of an evaluation."""
         heard = self._hear("predict", aggregated)
         self._check_score("predict")
         last = self._take_aggregated(aggregated, is_last=True)
         logits = await self.compute(algorithm.classify, self.parameters, last, work=Work("gradient", 0))
         values = self._scored(logits)
-        part = self._masked("logits", values, heard) if self._is_masked else messages.Logits(values)
-        return messages.Prediction(part, (await self._score(values)).test.get("accuracy", math.nan))
+        accuracy = (await self._score(values)).test.get("accuracy", math.nan)
+        if not self._is_masked:
+            return messages.Prediction(values, accuracy)
+        return self._masked("logits", np.append(values, np.nan_to_num(accuracy)), heard)
 
     @remote(caller=SERVER, at_most="num_evaluations")
     async def score(self, averaged: messages.AveragedLogits) -> messages.Scores:
-        """Compare the averaged predictions with the labels."""
+        """Compare the averaged predictions with the labels; all know these, and the first client is asked.
+
+        Raises:
+            Refused: it is another one, whose answers would be more than are approved.
+        """
+        if self.name != (first := self.clients[0]) and self._config.on_party_loss == "stop":
+            raise Refused(self.caller, f"lets {self.name} score predictions; approved: {first} does")
         self._check_score("score")
         return await self._score(averaged.values)
 
@@ -524,8 +531,10 @@ class GraphClient(ProtectedClient):
         return await self.compute(scores_of, self._local.nodes, values, work=Work("gradient", 0))
 
     @remote(caller=SERVER, at_most="num_evaluations")
+    @in_turn
     async def remember(self) -> None:
-        """Keep the present parameters as the best so far."""
+        """Keep the present parameters as the best so far, which predictions are made with."""
+        self._hear("remember")
         self.best = {name: value.clone() for name, value in self.parameters.items()}
 
     @remote(caller=SERVER, once=True)

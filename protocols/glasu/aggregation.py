@@ -16,8 +16,9 @@ is then over those who are left, a concatenation holds zeros there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
 
 M = TypeVar("M")
 T = TypeVar("T")
-Part = messages.Representation | messages.GradientPart | messages.Classifier | messages.Logits | Masked
+Losses = tuple[float, float]
+"""Mean losses before the first and the last local update."""
 
 
 def add(parts_SD: Sequence[Floats]) -> Floats:
@@ -115,7 +117,7 @@ class AggregationServer(Server):
     @property
     def _num_sums(self) -> int:
         """How many sums a round or an evaluation has at most."""
-        return 2 * (self._last + 1) + 1
+        return 2 * (self._last + 1) + 2
 
     async def _check_members(self, lost: Sequence[str]) -> None:
         """Go on without lost clients only if those who are left can complete sums."""
@@ -144,15 +146,12 @@ class AggregationServer(Server):
         targets = await self._sample(stamp)
         aggregated = await self._infer(stamp, targets)
         if self._config.mode == "joint":
-            reports = await self._update(await self._backpropagate(aggregated))
+            losses, num_members = await self._update(await self._backpropagate(aggregated))
         else:
-            reports = await self._update(dict.fromkeys(stamp.members, aggregated))
+            losses, num_members = await self._update(dict.fromkeys(stamp.members, aggregated))
         if self._config.average_classifiers:
             await self.clients.repeat(lambda: self._average_classifiers(self._stamp(stamp.round, scoring=False)))
-        found = list(reports.values())
-        return messages.Progress(
-            mean([one.first_loss for one in found]), mean([one.last_loss for one in found]), len(found)
-        )
+        return messages.Progress(*losses, num_members)
 
     async def _sample(self, stamp: messages.Stamp) -> Index:
         """Algorithm 2: from S[L] down, every level that an aggregation writes is the union of the index sets."""
@@ -209,13 +208,21 @@ class AggregationServer(Server):
             name: messages.GradientShare(segment, block_of(total, self._names.index(name), width)) for name in parts
         }
 
-    async def _update(
-        self, sent: Mapping[str, messages.Aggregated | messages.GradientShare]
-    ) -> dict[str, messages.Report]:
+    async def _update(self, sent: Mapping[str, messages.Aggregated | messages.GradientShare]) -> tuple[Losses, int]:
         """Algorithm 4 at every client; who is lost now has not held up the others, whose updates stand."""
         reports = await self.clients.ask_each(lambda client, last: client.update(last), sent)
         self.summed = {}
-        return reports
+        losses = await self._losses(reports)
+        self.summed = {}  # losses are summed once
+        return losses, len(reports)
+
+    async def _losses(self, reports: Mapping[str, messages.Report | Masked]) -> Losses:
+        """Return the means of the clients' losses."""
+        bare = [one for one in reports.values() if isinstance(one, messages.Report)]
+        if len(bare) == len(reports) and not self._config.secure_aggregation:
+            return mean([one.first_loss for one in bare]), mean([one.last_loss for one in bare])
+        first, last = average(await self._sum("losses", reports), len(reports)).tolist()
+        return first, last
 
     async def _average_classifiers(self, stamp: messages.Stamp) -> None:
         parts = await self._tell(lambda client, stamp: client.classifier(stamp), stamp)
@@ -234,13 +241,24 @@ class AggregationServer(Server):
         stamp = self._stamp(number, scoring=True)
         aggregated = await self._infer(stamp, np.empty(0, dtype=np.int64))
         predictions = await self._tell(lambda client, last: client.predict(last), aggregated)
-        total = await self._sum("logits", {name: one.part for name, one in predictions.items()})
-        averaged, scored = messages.AveragedLogits(average(total, len(predictions))), dict[str, messages.Scores]()
+        logits, mean_accuracy, least_accuracy = await self._predicted(predictions)
+        averaged, scored = messages.AveragedLogits(logits), dict[str, messages.Scores]()
         while not scored:
             first = {self.clients.members[0]: averaged}
             scored = await self._tell_each(lambda client, logits: client.score(logits), first)
-        (scores,), each = scored.values(), [one.accuracy for one in predictions.values()]
-        return messages.Evaluation(scores.validation, scores.test, mean(each), min(each))
+        (scores,) = scored.values()
+        return messages.Evaluation(scores.validation, scores.test, mean_accuracy, least_accuracy)
+
+    async def _predicted(self, predictions: Mapping[str, messages.Prediction | Masked]) -> tuple[Floats, float, float]:
+        """Return the clients' mean logits, their mean accuracy, and the least one where it is known."""
+        bare = [one for one in predictions.values() if isinstance(one, messages.Prediction)]
+        if len(bare) == len(predictions) and not self._config.secure_aggregation:
+            total = await self.compute(add, [one.values for one in bare], work=_work([one.values for one in bare]))
+            each = [one.accuracy for one in bare]
+            return average(total, len(bare)), mean(each), min(each)
+        means = average(await self._sum("logits", predictions), len(predictions))
+        num_classes = next(iter(self.introductions.values())).num_classes
+        return means[:-1].reshape(-1, num_classes), float(means[-1]), math.nan
 
     @remote(caller=DRIVER, at_most="num_evaluations")
     async def remember(self) -> None:
@@ -265,7 +283,7 @@ class AggregationServer(Server):
         """Send each member its message; nothing is returned unless everybody has answered, or sums are masked."""
         return await self.clients.ask_each(call, sent, whole=not self._config.secure_aggregation)
 
-    async def _sum(self, what: str, parts: Mapping[str, Part]) -> Floats:
+    async def _sum(self, what: str, parts: Mapping[str, Any]) -> Floats:
         """Return the sum of the members' arrays, in the order of names; masks are removed with the members' help."""
         masked = {name: part for name, part in parts.items() if isinstance(part, Masked)}
         for name in parts:
@@ -273,8 +291,8 @@ class AggregationServer(Server):
                 kind = "masked" if name in masked else "bare"
                 raise Refused(name, f"its part of {what} is {kind}, which secure_aggregation does not allow")
         if not masked:
-            values = [part.values for part in parts.values() if not isinstance(part, Masked)]
-            return await self.compute(add, values, work=Work("aggregate", sum(value.size for value in values)))
+            values = [part.values for part in parts.values()]
+            return await self.compute(add, values, work=_work(values))
         point = privacy.point_of(self._config, what.partition("/")[0])
         work = Work("unmask", sum(one.words.size for one in masked.values()))
         before, present = self.summed.get(what), tuple(sorted(masked))
@@ -285,6 +303,10 @@ class AggregationServer(Server):
             raise Incomplete(PartyLost(lost, f"it was lost, and {what} was summed with it before"), self.clients)
         total, self.summed[what] = await self._sums.total(masked, point, work)
         return total.astype(np.float64 if self._config.float64 else np.float32)
+
+
+def _work(values: Sequence[Floats]) -> Work:
+    return Work("aggregate", sum(value.size for value in values))
 
 
 def mean(values: Sequence[float]) -> float:

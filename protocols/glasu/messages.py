@@ -9,7 +9,7 @@ Shapes: S nodes of an index set, D hidden size, W width after Agg, C classes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +19,6 @@ from fedactors.data.new_rows import Predicted, PredictOrder
 from fedactors.inspection import Protection
 from fedactors.messages.codec import message
 from fedactors.secure_sums.actors import MESSAGES
-from fedactors.secure_sums.messages import Masked
 
 if TYPE_CHECKING:
     from protocols.glasu.config import GlasuConfig
@@ -57,7 +56,7 @@ class Progress:
 class Evaluation:
     """Metrics of the averaged logits by name (validation, test), and the clients' mean and least test accuracy.
 
-    Test metrics are NaN where there are no test nodes.
+    Test metrics are NaN where there are no test nodes, and the least is where only a sum of accuracies is known.
     """
 
     validation: dict[str, float]
@@ -135,9 +134,9 @@ class GradientShare:
     values: Floats
 
 
-@message(reveals="the client's mean training loss before its first and its last local update")
+@message(reveals="the client's mean training loss before its first and its last local update; without masks only")
 class Report:
-    """What a client says of its local updates (Algorithm 4)."""
+    """What a client says of its local updates (Algorithm 4); under masks it is part of a sum."""
 
     first_loss: float
     last_loss: float
@@ -165,18 +164,18 @@ class Scores:
     test: dict[str, float]
 
 
-@message(reveals="this client's predictions for validation and test nodes")
+@message(reveals="this client's predictions for new nodes")
 class Logits:
-    """Predictions in an evaluation; values (validation and test nodes x C)."""
+    """Predictions of all nodes of a graph; values (N x C)."""
 
     values: Floats
 
 
-@message(reveals="what its parts reveal: the client's accuracy and its predictions or their masked form")
+@message(reveals="this client's predictions for validation and test nodes, and its accuracy; without masks only")
 class Prediction:
-    """A client's answer to the last aggregate of an evaluation."""
+    """A client's answer to the last aggregate of an evaluation; values (validation and test nodes x C)."""
 
-    part: Logits | Masked
+    values: Floats
     accuracy: float
     """On test nodes, not a number where there are none."""
 
@@ -200,8 +199,8 @@ def sent(config: GlasuConfig) -> tuple[type, ...]:
     to_driver = (RoundOrder, Remarks, Progress, Evaluation)
     if config.works_alone:
         return to_driver
-    always = (Stamp, Introduction, Targets, Aggregated, Report, Prediction, Scores, AveragedLogits)
-    found = [*to_driver, *always, *(MESSAGES if config.secure_aggregation else (Representation, Logits))]
+    always = (Stamp, Introduction, Targets, Aggregated, Scores, AveragedLogits)
+    found = [*to_driver, *always, *(MESSAGES if config.secure_aggregation else (Representation, Prediction, Report))]
     if config.mode == "joint":
         found += [GradientShare] if config.secure_aggregation else [GradientPart, GradientShare]
     if config.average_classifiers:
@@ -244,6 +243,19 @@ def protections(config: GlasuConfig) -> tuple[Protection, ...]:
             else "none is done: features are taken as they are given",
         ),
     )
+
+
+def left_open(config: GlasuConfig, purpose: str) -> Sequence[str]:
+    """Return what a coordinator may still do in a run under masks, a sentence each."""
+    if not config.secure_aggregation or purpose == "predict":
+        return ()
+    found = [
+        "the server may tell the first organisation predictions of its own making in each evaluation, and is told how "
+        "good they are by the labels, which such predictions can spell out"
+    ]
+    if IndexSet in sent(config):
+        found.append("which nodes your edges lead to leaves in each round, as index sets of yours alone, in no sum")
+    return found
 
 
 def shapes(config: GlasuConfig) -> Mapping[str, Mapping[str, Any]]:

@@ -18,7 +18,7 @@ from fedactors.privacy.accounting import GaussianReleases, PrivacyRecord
 from fedactors.secure_sums.primitives import FixedPoint, threshold_of
 from fedactors.secure_sums.protocol import noise_part
 from protocols.glasu.config import GlasuConfig
-from protocols.glasu.messages import Classifier, GradientPart, IndexSet, Logits, Report, Representation
+from protocols.glasu.messages import Classifier, GradientPart, IndexSet, Logits, Prediction, Report, Representation
 
 SECURE_NOTE = "; server and clients see masked sums only, whose noise is discrete Gaussian and counts without one's own"
 GRADIENT_SHARE = 1 / 64
@@ -26,7 +26,7 @@ GRADIENT_SHARE = 1 / 64
 
 
 def point_of(config: GlasuConfig, what: str) -> FixedPoint:
-    """Return how numbers of one kind (`forward`, `backward`, `classifier`, `logits`) become words of a masked sum."""
+    """Return how numbers of one kind (`forward`, `backward`, `classifier`, `logits`, ...) become words of a sum."""
     limit = config.secure_range
     if what == "backward":
         limit *= GRADIENT_SHARE
@@ -77,7 +77,7 @@ def records(config: GlasuConfig, party: str, releases: GaussianReleases) -> Iter
     """Yield a client's lines of the privacy ledger, the representations' first."""
     if config.works_alone:
         return
-    bare: list[type] = [Report, Logits, *([GradientPart] if config.mode == "joint" else [])]
+    bare: list[type] = [Report, Prediction, *([GradientPart] if config.mode == "joint" else [])]
     bare += [Classifier] if config.average_classifiers else []
     bare += [IndexSet] if config.batch_size is not None else []
     if config.noise_multiplier:
@@ -86,7 +86,7 @@ def records(config: GlasuConfig, party: str, releases: GaussianReleases) -> Iter
     else:
         bare.insert(0, Representation)
     for cls in bare:
-        is_hidden = config.secure_aggregation and cls not in (Report, IndexSet)
+        is_hidden = config.secure_aggregation and cls is not IndexSet
         yield _bare(party, cls, is_hidden)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -140,7 +141,8 @@ async def evaluate(federation: ActorGroup[Trainer], order: RoundOrder) -> dict[s
     }
     if "test/accuracy" in measured:
         measured["test/mean_client_accuracy"] = mean([one.mean_client for one in found])
-        measured["test/least_client_accuracy"] = min(one.least_client for one in found)
+        least = min(one.least_client for one in found)
+        measured |= {"test/least_client_accuracy": least} if math.isfinite(least) else {}  # of a sum it is not known
     return measured
 
 

@@ -70,6 +70,7 @@ class PredictingClient(ProtectedClient):
         """Load parameters and graph."""
         config, state = self._config, self._stored.read()
         self._parameters = best_of(state)
+        self.go_on_from(state)
         num_classes = len(self._parameters["classifier.bias"])
         blocks = {part.party: await self._load_new(part) for part in self._parts}
         local, self._ids = load_new_client(config, blocks, self._position, state["feature_factor"], num_classes)
@@ -102,7 +103,7 @@ class PredictingClient(ProtectedClient):
     @in_turn
     async def infer_lowest(self) -> Representation | Masked:
         """Return the own representation at the lowest aggregation."""
-        heard = self._hear("infer_lowest")
+        heard = self._hear("infer_lowest", self.common_secret)
         if self._config.secure_aggregation:  # in an order that all clients know, and the server does not
             seed = int.from_bytes(self.common_secret)
             self._numbers = np.random.default_rng(seed).permutation(self._local.graph.num_nodes)

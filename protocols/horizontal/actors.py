@@ -284,6 +284,11 @@ class ClientProcess(SecureSummand):
         self.heard("take_weight", total)
         self.total_weight = total.value
 
+    @property
+    def _told_before(self) -> tuple[Any, ...]:
+        """What a change follows from beside its order: with a quorum a site remembers what it heard last only."""
+        return self.scale, self.target, self.total_weight
+
     @remote(caller=SERVER, at_most="num_private_rounds", of="round")
     @in_turn
     async def train_private(self, order: messages.PrivateOrder) -> messages.ClippedChanges | Masked:
@@ -291,7 +296,8 @@ class ClientProcess(SecureSummand):
         config = self._config
         self.release("a change", round=order.round, last_round=config.num_rounds)
         self._check_wanted(order.round, order.clients)
-        heard = self.heard("train_private", order.round, order.parameters, order.clip_norm, order.bit_share)
+        told = order.round, order.parameters, order.clip_norm, order.bit_share
+        heard = self.heard("train_private", *told, *self._told_before)
         clients = [client for client in order.clients if not self._drops_out(order.round, client)]
         self.num_private += bool(clients)
         num_rows = sum(self._sizes[client] * self._steps[client].num_epochs for client in clients)
@@ -337,9 +343,7 @@ class ClientProcess(SecureSummand):
     async def train(self, order: messages.TrainOrder) -> messages.Change | Masked:
         """Let the clients that are wanted train from the server's model; say what changed."""
         self.release("a change", round=order.round, last_round=self._config.num_rounds)
-        # what was told before it too: a run that survives losses remembers what was heard last
-        before = (self.scale, self.target, self.total_weight)
-        heard = self.heard("train", order.round, order.parameters, order.control, *before)
+        heard = self.heard("train", order.round, order.parameters, order.control, *self._told_before)
         change = await self._train(order)
         if not self._config.secure_aggregation:
             return change

@@ -289,6 +289,11 @@ class HorizontalConfig(StepSettings):
                 "clients_per_round: not allowed with min_sites and secure_aggregation: of those who are drawn all but "
                 "one may be lost, and the others add zeros"
             )
+        if self.min_sites is not None and self.secure_aggregation and self.algorithm == "scaffold":
+            raise ValueError(
+                "algorithm: scaffold is not allowed with min_sites and secure_aggregation: the controls of a site that "
+                "was away are of other rounds than the others', and a sum would show it alone"
+            )
         if self.num_clients is not None and (self.clients_per_round or 0) > self.num_clients:
             raise ValueError(f"clients_per_round: {self.clients_per_round} is more than the {self.num_clients} clients")
         return self

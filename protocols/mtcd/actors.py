@@ -44,7 +44,17 @@ from fedactors.privacy.accounting import PrivacyRecord
 from fedactors.secure_sums.actors import SecureSummand, in_turn
 from fedactors.secure_sums.messages import Masked
 from protocols.mtcd import messages
-from protocols.mtcd.algorithm import NUM_PROBES, Rows, Task, approved_step, batch_rows, combine, point_of, summand
+from protocols.mtcd.algorithm import (
+    NUM_PROBES,
+    Rows,
+    Task,
+    approved_step,
+    batch_rows,
+    combine,
+    most_momentum,
+    point_of,
+    summand,
+)
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.data import PartyRows, PublicPart
 from protocols.mtcd.message_compression import Estimates, Transforms, releases_of, unpack
@@ -115,6 +125,7 @@ class Party(Client):
         peers = {name: self.peer(name, Party) for name in part.passive_parties}
         rng = self.rng("row order") if part.alignment == "already-aligned" else self.noise_rng("row order")
         common = await align(self.rows.ids, self.name, part.alignment, peers, rng, self.rows.draw_parts)
+        self._told_rows(common.announced)
         self.rows.order(common.rows, common.parts)
         self._build()
         learners = (*part.passive_parties, *(("server",) if self._config.algorithm in ("mtcd", "svfl") else ()))
@@ -123,6 +134,9 @@ class Party(Client):
             await self.peer(name, Party).take_labels(self.rows.labels)
         absent = tuple((name, len(gone)) for name, gone in common.absent.items())
         return messages.Aligned(len(common.rows), len(self.rows.ids), self.rows.num_rejected, absent)
+
+    def _told_rows(self, order: AlignmentOrder) -> None:
+        """Learn, as the label party, in which order all others were told to bring their rows."""
 
     @remote(caller=CLIENT, only="label_party", once=True)
     async def take_labels(self, labels: messages.Labels) -> None:
@@ -484,7 +498,17 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
         self._copies: dict[int, tuple[int, Any]] = {}
         self._copies_round = -1
 
-    # --- labels, which what is summed follows from ---
+    # --- rows and labels, which what is summed follows from ---
+
+    @remote(caller=CLIENT, only="label_party", once=True)
+    @in_turn
+    async def take_order(self, order: AlignmentOrder) -> None:
+        """See `Party.take_order`: rows that a label party pairs with others' otherwise are in no sum with them."""
+        self._told_rows(order)
+        await super().take_order(order)
+
+    def _told_rows(self, order: AlignmentOrder) -> None:
+        self.heard("take_order", order)
 
     @remote(caller=DRIVER, once=True)
     @in_turn
@@ -535,6 +559,17 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
             said = f"lets {self.name} combine its copies with weight {order.weight:g}"
             raise Refused(self.caller, f"{said}; approved: {approved:g} (mode)")
 
+    def _check_momentum(self, order: messages.SyncTokens) -> None:
+        """Refuse a momentum that no round can have: a large one makes what a client adds as large as one likes.
+
+        Raises:
+            Refused: it is beyond that, or below 0, or the settings have none.
+        """
+        most = most_momentum(self._config.num_rounds) if self._config.is_accelerated else 0.0
+        if not 0.0 <= order.momentum <= most:
+            said = f"lets {self.name} sync round {order.round_} with momentum {order.momentum:g}"
+            raise Refused(self.caller, f"{said}; approved: at most {most:g} (acceleration)")
+
     def _end_walk(self, token: messages.Token) -> None:
         done = messages.RoamingDone(token.round_, token.token, token.attempt, token.visited)
         self.background(self._report(done, self.links.uplink or "server"))
@@ -577,6 +612,7 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
         """Combine the copies of this round's tokens, drop them, and return h_k for the next round if asked."""
         heard = self._hear("sync", order)
         self._check_weight(order)
+        self._check_momentum(order)
         if self._copies_round == order.round_:
             counts = dict(order.reissued)
             copies = {k: theta for k, (attempt, theta) in self._copies.items() if counts.get(k, 0) == attempt}

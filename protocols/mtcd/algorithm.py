@@ -287,6 +287,14 @@ def next_momentum(age: float) -> tuple[float, float]:
     return (age - 1.0) / following, following
 
 
+def most_momentum(num_rounds: int) -> float:
+    """Return the largest momentum of so many rounds: where none of them started anew."""
+    momentum, age = 0.0, 1.0
+    for _ in range(num_rounds):
+        momentum, age = next_momentum(age)
+    return momentum
+
+
 def has_diverged(value: float, start: float) -> bool:
     """Say whether the objective has left the region where it began: not finite, or over ten times its start."""
     return not math.isfinite(value) or value > 10.0 * abs(start) + 1e-12

@@ -417,6 +417,16 @@ def protections(config: MtcdConfig) -> tuple[Protection, ...]:
     )
 
 
+def left_open(config: MtcdConfig, purpose: str) -> tuple[str, ...]:
+    """Return what a coordinator may still do in a run under masks, a sentence each."""
+    if not config.secure_aggregation or purpose == "predict":
+        return ()
+    return (
+        "the server sends tokens to whom it likes, of the approved step, with a Z of its own making: of two sums "
+        "between which a token came to you alone, the difference is what its visit changed of your part",
+    )
+
+
 def shapes(config: MtcdConfig) -> dict[str, dict[str, Any]]:
     """Return the shapes of the messages' arrays, as far as the configuration says them."""
     rows = "N" if config.batch_size is None else config.batch_size

@@ -305,8 +305,8 @@ class TokenServer(GatheringServer):
         """
         full, roaming = self._config.batch_size is None, self.roaming
         sends = full or not order.is_last
-        is_part = self._config.secure_aggregation and sends  # of a sum: whoever was not visited, too
-        is_told = is_part or self._config.is_accelerated  # momentum moves whoever was not visited, too
+        # momentum moves whoever was not visited, too, and sums are of clients that were told the same
+        is_told = self._config.secure_aggregation or self._config.is_accelerated
         clients = sorted(roaming.changed) if (full or order.is_last) and not is_told else roaming.clients
         reissued = tuple(sorted((token, attempt) for token, attempt in roaming.attempts.items() if attempt))
         weight = 1.0 / max(1, len(roaming.attempts)) if self._config.mode == "overlapping" else 1.0

@@ -289,12 +289,6 @@ class NebulaFLConfig(StepSettings):
                 self.on_party_loss == "restart",
                 "a center that is brought back would give a round that was summed without it; use stop or continue",
             ),
-            (
-                "schedule",
-                self.schedule != "constant",
-                "steps shrink by the clock, so that an exchange that calls centers one after the other would read the "
-                "first one's part; use constant",
-            ),
         ):
             if is_wrong:
                 raise ValueError(f"{name}: {getattr(self, name)} is not allowed with secure_aggregation: {reason}")

@@ -46,6 +46,8 @@ WHILE_IT_LASTS = "one at a time in each container, until the duration is over by
 """What bounds trainings where the configuration does not say how many rounds there are."""
 ON_THE_WAY = 600.0
 """Seconds that an order may be under way, or the word that the run is over."""
+CLOCKS_DIFFER = 120.0
+"""Seconds by which another site's clock may differ, with the time that a word is under way."""
 
 
 def check_speaker(actor: Actor, name: str) -> None:
@@ -154,6 +156,7 @@ class ContainerCenter(DataCenter):
     async def begin_run(self, start: messages.RunStart) -> None:
         """Begin; told again (this center was away), only what containers' own processes train is begun anew."""
         if self.trainings.began_at is None:
+            self._check_start(start)
             await self._know_containers()
             self.trainings.training_seconds = start.training_seconds
             self._set_times()
@@ -161,6 +164,13 @@ class ContainerCenter(DataCenter):
             self._go_on()
         elif self._config.container_processes:
             self.trainings.begin_again()
+
+    def _check_start(self, start: messages.RunStart) -> None:
+        """Refuse another site's word that the run began at another time than now."""
+        now = self.clock.now()
+        if self._context.is_between_organisations and not abs(now - start.time) <= CLOCKS_DIFFER:
+            said = f"says to {self.name} that the run began at {start.time:.0f} s, where it is {now:.0f} s"
+            raise Refused(self.caller, f"{said}; approved: {CLOCKS_DIFFER:.0f} s of difference")
 
     def _check_time(self) -> None:
         """Refuse an order that comes long after the run's end: an honest exchange gives none then."""

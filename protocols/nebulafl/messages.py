@@ -105,11 +105,15 @@ class ContainerEvent:
 
 @message(reveals="the exchange's model")
 class RoundOrder:
-    """Train this model in so many containers of your choice; parameters (P)."""
+    """Train this model in so many containers of your choice; parameters (P).
+
+    The rate is the schedule's at the exchange, for all centers alike: what a mean follows from is no center's clock.
+    """
 
     round: int
     num_containers: int
     parameters: Floats
+    rate_factor: float = 1.0
 
 
 @message(reveals="a mean over models trained in the center's containers")

@@ -133,6 +133,8 @@ class Request:
     """Version gap; None: asked for when the training is assigned."""
     rate_factor: float = 1.0
     """Factor of the learning rate."""
+    has_schedule: bool = False
+    """Whether that of the schedule is in it; else it is that of the moment at which the training begins."""
 
 
 @dataclasses.dataclass(frozen=True)

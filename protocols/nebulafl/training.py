@@ -376,7 +376,7 @@ class Trainings:
         """Start whatever can be started now."""
         for assignment in self.scheduler.assign(self._actor.clock.now(), self._gap_of):
             request, container = self.scheduler.requests[assignment.slot], self.names[assignment.container]
-            rate = request.rate_factor * self._config.rate_at(self.now)
+            rate = request.rate_factor * (1.0 if request.has_schedule else self._config.rate_at(self.now))
             order = ContainerOrder(assignment.number, assignment.turn, assignment.seconds, rate, request.parameters)
             if self._order is not None:
                 self._actor.background(self._order(container, order))

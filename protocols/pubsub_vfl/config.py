@@ -44,6 +44,8 @@ def enough_decay(num_rows: int) -> float:
 class PubSubVflConfig(StepSettings):
     """Settings of a run; batch size, epochs and decay follow from the number of rows unless they are given."""
 
+    unlimited: ClassVar = ("patience", "quantization_bits")
+    """Settings of which 0 stands for no limit: no rule that bounds them admits it."""
     by_rows: ClassVar = ("num_epochs", "batch_size", "epochs_per_round")
     """Settings of which 0 stands for what follows from the rows."""
 

@@ -338,6 +338,16 @@ def protections(config: TablePuppetConfig) -> tuple[Protection, ...]:
     )
 
 
+def left_open(config: TablePuppetConfig, purpose: str) -> tuple[str, ...]:
+    """Return what a coordinator may still do in a run under masks, a sentence each."""
+    if not config.secure_aggregation:
+        return ()
+    return (
+        "the server says which of your rows is in which sum: of two sums with the same rows of the others, the "
+        "difference is of yours alone",
+    )
+
+
 def shapes(config: TablePuppetConfig) -> dict[str, dict[str, Any]]:
     """Return the shapes of the arrays for `fedactors inspect`."""
     rows = "N x C" if config.is_vertical else "n_i x C"

@@ -175,6 +175,7 @@ class PredictingTable(NewRowsMember, MaskedTable):
         state = self._stored.read()
         self.part = make_part(self._config, self.name, state)
         self.trained = state["meaning"]
+        self.go_on_from(state)
         await super().load()
 
     async def _read(self) -> UserRows:

@@ -414,7 +414,7 @@ def test_a_site_gives_its_states_to_its_own_actors_only(ended: tuple[World, Path
 
     def spawned(state: StoredState) -> Any:
         frame = encode(((state,), {}), arguments=True)
-        return built_with(SHOP, frame, shop, proposal, config, kept)[0][0]
+        return built_with(SHOP, frame, shop, proposal, config, kept, 0)[0][0]
 
     local = spawned(StoredState(actor="shop/worker-0", frame=digest))
     assert local.frame == kept.states["shop/worker-0"]

@@ -18,7 +18,7 @@ from fedactors.messages.codec import encode
 from protocols.horizontal.config import HorizontalConfig
 from tests.federation.world import BANK, SHOP, World
 
-SITES, SEED = ("bank", "shop"), 5
+SITES, SEED, SECRET = ("bank", "shop"), 5, 11
 CONFIG = HorizontalConfig(model="mlp", local_parameters=("head",), validation_fraction=0.25)
 
 
@@ -41,18 +41,19 @@ def resolved(part: Any, config: HorizontalConfig = CONFIG) -> Any:
     """Return what the shop builds its client with, of what another organisation's driver asks for."""
     proposal: Any = SimpleNamespace(described=described, data=dict.fromkeys(SITES), seed=SEED, purpose="train")
     frame, folder = encode(((part,), {}), arguments=True), SimpleNamespace(name="shop")
-    return built_with("shop", frame, folder, proposal, config, None)[0][0]  # type: ignore[arg-type]
+    return built_with("shop", frame, folder, proposal, config, None, SECRET)[0][0]  # type: ignore[arg-type]
 
 
 REQUEST = described().holding_out(0.25, SEED).part((1,))
 
 
 def test_a_site_trains_on_some_of_its_rows_and_measures_on_the_others() -> None:
+    """Which these are nobody else chooses: seeds are found whose rows held out differ in one, and scores tell it."""
     found = resolved(REQUEST)
     (train,), (held,) = found.clients, found.validation
     assert (train.part, held.part) == ("train", "validation")
     for one in (train, held):
-        assert (one.file.path, one.validation_fraction, one.seed) == ("/shop.csv", 0.25, SEED)
+        assert (one.file.path, one.validation_fraction, one.seed) == ("/shop.csv", 0.25, SECRET)
 
 
 @pytest.mark.parametrize(

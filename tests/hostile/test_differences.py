@@ -119,6 +119,17 @@ def test_a_rule_on_a_setting_that_nothing_uses_and_that_protects_nobody_refuses_
         check_proposal(made, world.folder(SHOP))
 
 
+def test_a_rule_that_bounds_a_setting_admits_no_0_that_stands_for_no_limit(tmp_path: Path) -> None:
+    """Of at most 8 bits a value 0 would be none fewer than all."""
+    world = World(tmp_path)
+    _, whole = proposed(world, "pubsub-vfl", f"{BANK}=customers,{SHOP}=orders", {})
+    _, cut = proposed(world, "pubsub-vfl", f"{BANK}=customers,{SHOP}=orders", {"quantization_bits": 8})
+    add(world, SHOP, "[policy.protocols.pubsub-vfl]\nquantization_bits = { at_most = 8 }")
+    check_proposal(cut, world.folder(SHOP))
+    with pytest.raises(BadInput, match=r"quantization_bits: 0 is not allowed: .* 0 stands for no limit"):
+        check_proposal(whole, world.folder(SHOP))
+
+
 def test_a_rule_on_data_says_nothing_of_a_site_that_brings_none(tmp_path: Path) -> None:
     """It hosts an actor of the run."""
     world = World(tmp_path, (BANK, SHOP, CLINIC))

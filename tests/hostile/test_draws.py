@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 import os
 from dataclasses import replace
@@ -11,16 +13,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedactors.actors.actor import Resources
 from fedactors.api import simulate
 from fedactors.config import as_dict, build, spell_infinities
 from fedactors.data.alignment.ids import check_number
 from fedactors.data.alignment.rows import JoinMember
 from fedactors.data.layouts.relational import Schema, Schemas
 from fedactors.errors import BadInput, FedactorsError, Refused
+from fedactors.federation import ray_hosting
 from fedactors.federation.approval import check_proposal, make_proposal, source_digest
 from fedactors.federation.hosting import SiteContext
 from fedactors.inspection import describe_protections
 from fedactors.plugins import find_protocol
+from fedactors.runtime.compute import WallClock
+from fedactors.runtime.interface import ActorSpec
+from fedactors.runtime.ray.actor_process import RayContext, Settings, SharedParts
 from fedactors.secure_sums.actors import SecureSummand
 from protocols.glasu.actors import GraphClient
 from tests.federation.world import BANK, CLINIC, SHOP, World
@@ -47,6 +54,31 @@ def test_a_site_takes_secrets_from_its_system_whatever_a_setting_says() -> None:
         client._config = SimpleNamespace(reproducible_noise=True)
         client._context = SimpleNamespace(reproducible_noise=True, is_between_organisations=True)
         assert client.entropy("secure sums") is os.urandom
+
+
+def test_so_do_a_sites_actors_in_processes_of_its_own_ray() -> None:
+    told: list[Any] = []
+
+    async def ask(verb: str, *args: Any) -> Any:
+        told.extend(args)
+        raise Refused("shop", "this is as far as it goes")
+
+    async def join() -> str:
+        return "host"
+
+    host: Any = object.__new__(ray_hosting.RayActorHost)
+    gate = SimpleNamespace(book={})
+    host._boundary, host._call_timeout, host._proxies = SimpleNamespace(gate=gate, unawaited=None), 1.0, {}
+    host._ask, host._join = ask, join
+    spec = ActorSpec(SecureSummand, "shop", (("shop", "bank", "clinic"),), {}, Resources())
+
+    async def spawned() -> RayContext:
+        with contextlib.suppress(Refused):
+            await host.spawn([spec], 1, WallClock(0.0))
+        settings = next(one for one in told if isinstance(one, Settings))
+        return RayContext(spec, settings, SharedParts("shop", "host"))
+
+    assert asyncio.run(spawned()).is_between_organisations
 
 
 def test_what_whoever_knows_the_seed_takes_off_protects_nothing() -> None:

@@ -9,11 +9,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fedactors import trained
+from fedactors.errors import BadInput
 from fedactors.federation.online import (
     Contributions,
     ContributionServer,
@@ -25,6 +28,7 @@ from fedactors.federation.online import (
     loaded,
 )
 from fedactors.federation.session import LINES_PER_MINUTE, MOST
+from fedactors.options import RunOptions
 from tests.federation.test_online import JSON, TOKEN, ask, part_of, rows_of
 from tests.federation.world import BANK, CLINIC, SHOP, World
 
@@ -188,3 +192,20 @@ def test_what_a_serving_party_refuses_is_on_record_before_it_ends(tmp_path: Path
     assert any(line.startswith("refused: bank: ") for line in lines)
     counts = [line["refused"] for line in world.audit(SHOP) if line["what"] == "served_so_far"]
     assert counts == [1, 2, 4, 8, 16, 32, 64, 128, 256]
+
+
+def test_what_was_trained_under_masks_is_given_in_no_open_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Online there are no sums: what a party's model makes of a row would be read alone."""
+    model = SimpleNamespace(
+        protocol=SimpleNamespace(export=lambda config, party, states: part_of(party, (BANK, SHOP))),
+        config=SimpleNamespace(secure_aggregation=True),
+        states={SHOP: b""},
+        checkpoint=SimpleNamespace(folder=tmp_path, driver=b"", label="final"),
+    )
+    monkeypatch.setattr(trained.Trained, "open", lambda *_: model)
+    monkeypatch.setattr(trained, "in_use", contextlib.nullcontext)
+    folder: Any = SimpleNamespace(config={"site": {"run": "a" * 16}}, path=tmp_path)
+    with pytest.raises(BadInput, match=r"shop: the model was trained with secure_aggregation, .* use fedactors"):
+        trained.parts_of(folder, RunOptions())

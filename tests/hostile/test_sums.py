@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,8 +16,9 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fedactors.actors.context import Work
+from fedactors.actors.remote import current_caller
 from fedactors.api import simulate
-from fedactors.errors import FedactorsError
+from fedactors.errors import FedactorsError, Refused
 from fedactors.learning.network import initial_vector
 from fedactors.plugins import find_protocol
 from fedactors.secure_sums.actors import SecureSums, as_bytes
@@ -35,9 +39,10 @@ from protocols.horizontal.actors import ClientProcess
 from protocols.horizontal.algorithm import ServerModel, shared
 from protocols.horizontal.messages import TotalWeight
 from protocols.mtcd.actors import TokenClient
+from protocols.nebulafl import training
 from protocols.nebulafl.baselines.actors import OrderCenter, RoundExchange
 from protocols.nebulafl.baselines.secure_sums import SummingCenter
-from protocols.nebulafl.messages import RoundOrder, TrainingOrder, Withdrawal
+from protocols.nebulafl.messages import RoundOrder, RunStart, TrainingOrder, Withdrawal
 from tests.secure_sums.test_protocol import FIVE, Sums, vectors
 
 pytestmark = pytest.mark.slow
@@ -158,6 +163,72 @@ def test_a_center_adds_the_round_that_all_were_told_last(
     attacked("nebulafl", said, active_per_center=2)
 
 
+SCHEDULED = {"schedule": "step", "decay_every": 1}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "more"), [("start_round", {"rate_factor": 1e-9}), ("begin_run", {"training_seconds": 1e-6})]
+)
+def test_a_mean_is_of_centers_that_train_at_one_rate(
+    monkeypatch: pytest.MonkeyPatch, endpoint: str, more: dict[str, float]
+) -> None:
+    """Where most models are the order's, the mean says what one center has trained."""
+    honest = getattr(OrderCenter, endpoint)
+
+    @functools.wraps(honest)
+    async def told(self: Any, message: Any) -> Any:
+        return await honest(self, message if self.name == max(self.clients) else replace(message, **more))
+
+    monkeypatch.setattr(OrderCenter, endpoint, told)
+    attacked("nebulafl", TOLD_OTHERWISE, **SCHEDULED)
+
+
+@pytest.mark.parametrize(("started", "is_taken"), [(900.0, True), (0.0, False), (5000.0, False), (math.nan, False)])
+def test_a_center_takes_no_start_at_another_time_than_now(started: float, is_taken: bool) -> None:
+    """Another organisation's driver would say what is left of the run, and with it of the schedule."""
+    center = object.__new__(OrderCenter)
+    context = SimpleNamespace(name="oregon", clock=SimpleNamespace(now=lambda: 1000.0), is_between_organisations=True)
+    center._context, token = context, current_caller.set("driver")  # type: ignore[assignment]
+    try:
+        refusal = pytest.raises(Refused, match=r"says to oregon that the run began at .* s, where it is 1000 s")
+        with contextlib.nullcontext() if is_taken else refusal:
+            center._check_start(RunStart(started, 1.0))
+    finally:
+        current_caller.reset(token)
+
+
+def test_an_order_that_comes_late_trains_at_its_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the exchange would choose by the minute at which it orders how far each model moves."""
+    honest, begin, rates = OrderCenter.start_round, training.begin_training, dict[str, set[float]]()
+
+    @functools.wraps(honest)
+    async def told(self: Any, order: Any) -> None:
+        if order.round == 1 and self.name != max(self.clients):
+            await self.clock.sleep(550)
+        await honest(self, order)
+
+    def began(actor: Any, *args: Any) -> Any:
+        rates.setdefault(actor.name, set()).add(args[5].rate_factor)
+        return begin(actor, *args)
+
+    monkeypatch.setattr(OrderCenter, "start_round", told)
+    monkeypatch.setattr(training, "begin_training", began)
+    words = {**find_protocol("nebulafl").smoke, **RUNS["nebulafl"], **SCHEDULED, "num_rounds": 2}
+    simulate("nebulafl", seed=1, **words, on_party_loss="stop", secure_aggregation=True)
+    assert len(rates) == 4
+    assert len({frozenset(one) for one in rates.values()}) == 1, rates
+
+
+def test_what_a_client_of_glasu_measures_leaves_in_sums() -> None:
+    """Its losses and its accuracy, of aggregates that the server may make up, tell of its labels and features."""
+    found = simulate("glasu", seed=1, **{**find_protocol("glasu").smoke, **RUNS["glasu"], "secure_aggregation": True})
+    sent = set(found.ledger["type"])
+    assert "Masked" in sent
+    assert sent.isdisjoint({"Report", "Prediction"})
+    assert "test/mean_client_accuracy" in found.rounds.columns
+    assert "test/least_client_accuracy" not in found.rounds.columns
+
+
 @pytest.mark.parametrize("checked", [True, False], ids=["checked", "if nobody checked the turn"])
 def test_one_aggregate_to_two_endpoints_makes_no_sum(monkeypatch: pytest.MonkeyPatch, checked: bool) -> None:
     """What one infers would be added to gradients of the others, which are nearly nothing."""
@@ -228,6 +299,8 @@ def test_no_center_orders_another(monkeypatch: pytest.MonkeyPatch, endpoint: str
         ("visit", {"hops_left": 99}, r"0 hops made and 99 to come; approved: \d \(num_tokens\), \d \(num_hops\)"),
         ("visit", {"hop": -1}, r"-1 hops made"),
         ("sync", {"weight": 1e9}, r"combine its copies with weight 1e\+09; approved: 1 \(mode\)"),
+        ("sync", {"momentum": 1e9}, r"sync round 0 with momentum 1e\+09; approved: at most 0 \(acceleration\)"),
+        ("sync", {"momentum": math.nan}, r"with momentum nan; approved: at most 0"),
     ],
 )
 def test_no_client_of_mtcd_is_emptied(

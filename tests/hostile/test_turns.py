@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,16 +14,19 @@ import pytest
 
 from fedactors.actors.context import Work
 from fedactors.api import simulate
+from fedactors.data.alignment.ids import AlignmentOrder
 from fedactors.learning.network import on_host
 from fedactors.plugins import find_protocol
 from fedactors.runtime.snapshots import apply, capture
-from fedactors.secure_sums.actors import SecureSummand, in_turn
+from fedactors.secure_sums.actors import SecureSummand, as_bytes, in_turn
+from fedactors.secure_sums.messages import framed
 from fedactors.secure_sums.primitives import FixedPoint
 from protocols.glasu import messages
 from protocols.glasu.actors import GraphClient
 from protocols.glasu.aggregation import AggregationServer
 from protocols.glasu.privacy import point_of
 from protocols.horizontal.actors import ClientProcess, HorizontalServer
+from protocols.mtcd.actors import Party, TokenClient
 
 pytestmark = pytest.mark.slow
 WORK = Work("aggregate", 1.0)
@@ -166,16 +170,48 @@ class Summand(SecureSummand):
         return self.heard("take", *told)
 
 
-def test_clients_that_go_on_from_checkpoints_of_different_moments_sum_nothing() -> None:
+def test_rows_that_a_label_party_pairs_otherwise_are_in_no_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two pairings the difference of the sums is a difference of somebody's rows."""
+
+    async def done(self: Party, order: Any = None) -> None:
+        if order is None:  # what the label party told all others
+            self._told_rows(told)
+
+    monkeypatch.setattr(Party, "take_order", done)
+    monkeypatch.setattr(Party, "align", done)
+
+    def client(name: str) -> TokenClient:
+        made = object.__new__(TokenClient)
+        SecureSummand.__init__(made, ("ann", "bob", "cleo"))
+        made._context, made.rows = SimpleNamespace(name=name), SimpleNamespace(labels=None)  # type: ignore[assignment]
+        return made
+
+    told = AlignmentOrder(b"salt", np.zeros((2, 32), np.uint8), np.zeros(0, np.uint8))
+    other = replace(told, digests=np.ones((2, 32), np.uint8))
+    ann, bob, cleo = client("ann"), client("bob"), client("cleo")
+
+    async def work() -> None:
+        await bob.take_order(told)
+        await cleo.take_order(other)
+        await ann.align()
+
+    asyncio.run(work())
+    assert bob.history != cleo.history
+    labels = hashlib.sha256(framed(bob.history, b"take_labels", as_bytes(None))).digest()
+    assert ann.history == labels
+
+
+@pytest.mark.parametrize("survives_loss", [False, True])
+def test_clients_that_go_on_from_checkpoints_of_different_moments_sum_nothing(survives_loss: bool) -> None:
     """A driver takes each site's checkpoint when it likes: one that has followed an order more would be read alone."""
 
     def resumed(client: Summand) -> Summand:
-        again = Summand(("ann", "bob", "cleo"))
+        again = Summand(("ann", "bob", "cleo"), survives_loss=survives_loss)
         apply(again, capture(client, Summand.state))
         return again
 
     async def work() -> list[bytes]:
-        ann, bob = Summand(("ann", "bob", "cleo")), Summand(("ann", "bob", "cleo"))
+        ann, bob = (Summand(("ann", "bob", "cleo"), survives_loss=survives_loss) for _ in range(2))
         await ann.take(1), await bob.take(1)
         same = [await one.take(3) for one in (resumed(ann), resumed(bob))]
         await bob.take(2)

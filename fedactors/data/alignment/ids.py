@@ -96,6 +96,8 @@ class CommonRows:
     """Their parts of the split, as announced (N, or none)."""
     absent: Mapping[str, Index]
     """By passive party, the own rows that it does not have."""
+    announced: AlignmentOrder
+    """What all passive parties were told alike."""
 
 
 class AlignmentPeer(Protocol):
@@ -234,10 +236,11 @@ async def align(
         rows = common_rows(len(ids_N), pairwise)
         order, salt, digests = announce_order(ids_N, rows, rng)
     found = np.zeros(0, np.uint8) if parts is None else parts(order)
+    announced = AlignmentOrder(salt, digests, found)
     for peer in peers.values():
-        await peer.take_order(AlignmentOrder(salt, digests, found))
+        await peer.take_order(announced)
     absent = {name: np.setdiff1d(np.arange(len(ids_N)), rows) for name, rows in pairwise.items()}
-    return CommonRows(order, found, absent)
+    return CommonRows(order, found, absent, announced)
 
 
 _NUM_PARTS: dict[Alignment, int] = {"already-aligned": 1, "hash": 0, "psi": 2}

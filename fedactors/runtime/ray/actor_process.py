@@ -145,6 +145,8 @@ class Settings:
     """Where the checkpoint lies that the run goes on from, for lines about what does not fit."""
     repeats: int = REPEATS
     """Calls of each endpoint beyond its bound: none where another organisation's driver makes them."""
+    is_between_organisations: bool = False
+    """Whether other organisations' sites take part in the run."""
 
 
 T = TypeVar("T")
@@ -198,6 +200,7 @@ class RayContext(HostedContext):
         self._process = process
         self._overhead_reported = 0.0
         self._settings = settings
+        self.is_between_organisations = settings.is_between_organisations
         self._free_at = [0.0] * actor_spec.resources.num_cores
         self._store, self._reader = self.transport.memory.store, self.transport.memory.reader
         # a compute in the loop's own thread would also delay the emulated links

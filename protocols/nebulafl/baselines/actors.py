@@ -85,6 +85,14 @@ class OrderCenter(ContainerCenter, SummingCenter):
         sizes_C = np.array(self.trainings.sizes, np.int64)
         return messages.CenterFacts(self.name, sizes_C, self.trainings.scheduler.table.predicted.mean(axis=0))
 
+    @remote(caller=DRIVER, at_most=lambda config: 1 + config.num_changes)
+    @in_turn
+    async def begin_run(self, start: messages.RunStart) -> None:
+        """See `ContainerCenter.begin_run`; what is summed follows from no start that the others were not told."""
+        if self._config.secure_aggregation:
+            self.heard("begin_run", start)
+        await super().begin_run(start)
+
     # --- flat: one task, one container ---
 
     @remote(caller=DATA_CENTER, only="adder", at_most="num_orders", unbounded=WHILE_IT_LASTS)
@@ -109,6 +117,9 @@ class OrderCenter(ContainerCenter, SummingCenter):
     async def start_round(self, order: messages.RoundOrder) -> None:
         """Begin a round; one that was still on (this center was away) is dropped."""
         self._check_time()
+        if not 0 < order.rate_factor <= 1:
+            said = f"orders {self.name} to train at {order.rate_factor:g} times the step size"
+            raise Refused(self.caller, f"{said}; approved: above 0, at most 1 (schedule)")
         if self._config.secure_aggregation:
             self.follow(order)
         for slot in list(self.trainings.scheduler.requests):
@@ -116,7 +127,7 @@ class OrderCenter(ContainerCenter, SummingCenter):
         table = self.trainings.scheduler.table
         idle = np.flatnonzero(~table.lost).tolist()
         generator = np.random.default_rng([self.seed(f"round {order.round}") % 2**32, order.round])
-        self.desk.number = order.round
+        self.desk.number, self.desk.rate_factor = order.round, order.rate_factor
         self.desk.round = self._method.new_round(order, idle, table.scores, self.clock.now(), generator)
         self._start(self.desk.round.starts())
         self._answer()
@@ -126,7 +137,8 @@ class OrderCenter(ContainerCenter, SummingCenter):
             if self.trainings.scheduler.table.lost[start.container]:
                 self._round_lost(start.container)
             else:
-                self.trainings.ask(Request(start.container, start.parameters, start.container, 0.0))
+                request = Request(start.container, start.parameters, start.container, 0.0, self.desk.rate_factor, True)
+                self.trainings.ask(request)
 
     def _round_lost(self, container: int) -> None:
         if self.desk.round is not None:
@@ -399,7 +411,8 @@ class RoundExchange(Exchange):
         self.called, self.results = [] if self._is_over() else self.centers.members, {}
         if self.called:
             self.called_at = self.clock.now()
-            order = messages.RoundOrder(self.round, self._config.active_per_center, self.parameters_P)
+            rate = self._config.rate_at(self._now)
+            order = messages.RoundOrder(self.round, self._config.active_per_center, self.parameters_P, rate)
             self.background(self._start(order))
 
     async def _start(self, order: messages.RoundOrder) -> None:

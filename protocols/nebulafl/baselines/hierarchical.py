@@ -288,16 +288,17 @@ class RoundDesk:
 
     def __init__(self, method: CenterMethod) -> None:
         self._method = method
-        self.number = -1
+        self.number, self.rate_factor = -1, 1.0
         self.round: Round | None = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a snapshot needs."""
-        return {"number": self.number, "round": None if self.round is None else dict(vars(self.round))}
+        found = None if self.round is None else dict(vars(self.round))
+        return {"number": self.number, "rate_factor": self.rate_factor, "round": found}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Put a snapshot back."""
-        self.number, self.round = state["number"], None
+        self.number, self.rate_factor, self.round = state["number"], state["rate_factor"], None
         if state["round"] is not None:
             self.round = object.__new__(self._method.round_type)
             vars(self.round).update(state["round"])

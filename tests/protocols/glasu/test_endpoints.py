@@ -47,6 +47,13 @@ class ScoresAgain(Asking):
         await self._victim.score(AveragedLogits(np.eye(3)[np.zeros(80, int)]))
 
 
+class ScoresElsewhere(Asking):
+    """The labels are everybody's: each one that is asked would say more of them."""
+
+    async def _ask_more(self, number):
+        await self.clients.handle("client-1").score(AveragedLogits(np.eye(3)[np.zeros(80, int)]))
+
+
 class EvaluatesAgain(Asking):
     """The whole evaluation over the same parameters, under another attempt."""
 
@@ -82,6 +89,7 @@ AGAIN = r"server: calls client-\d\.{} again in round 2, which was answered"
 NOT_DUE = r"server: calls client-\d\.{} in round {}, which no evaluation is due in"
 LINES = {
     ScoresAgain: AGAIN.format("score"),
+    ScoresElsewhere: "server: lets client-1 score predictions; approved: client-0 does",
     EvaluatesAgain: AGAIN.format("predict"),
     EvaluatesEarlierRound: AGAIN.format("predict"),
     EvaluatesEveryRound: NOT_DUE.format("predict", 1),
