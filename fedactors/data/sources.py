@@ -341,7 +341,14 @@ class FileSource:
             if column not in names and not ("*" in column and set(names) & set(self._rules_like(column, names))):
                 if kind == "columns" and column == self.label:
                     continue
-                raise BadInput(f"{self.party}: {kind}: {column!r} is not among the features")
+                places = [name for name in names if list_of(name) == column]
+                of_lists = (
+                    f": its lists have {len(places)} places, and each is a feature, such as {places[0]}; under columns "
+                    f'"{column}.*" is a rule of all of them'
+                )
+                raise BadInput(
+                    f"{self.party}: {kind}: {column!r} is not among the features{of_lists if places else ''}"
+                )
 
     def _rules_like(self, pattern: str, names: Sequence[str]) -> dict[str, ColumnRule]:
         return resolve_rules([(pattern, ColumnRule())], names)

@@ -99,8 +99,8 @@ class CsvFormat:
         return list(_NULLS) if self.null is None else ["", *self.null]
 
 
-_NULLS = ("", "#N/A", "#N/A N/A", "#NA", "(null)", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>",
-          "N/A", "NA", "NULL", "NaN", "NaT", "[NULL]", "\\N", "n/a", "nan", "null")  # fmt: skip
+_NULLS = ("", "#N/A", "#N/A N/A", "#NA", "(null)", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "-nan(ind)", "1.#IND",
+          "1.#QNAN", "<NA>", "N/A", "NA", "NULL", "NaN", "NaT", "[NULL]", "\\N", "n/a", "nan", "null")  # fmt: skip
 
 
 # --- dates ------------------------------------------------------------------------------------------------------------
