@@ -385,12 +385,19 @@ def _from_numpy(values: NDArray[Any]) -> Any:
         raise Inexact(f"values of {values.ndim} dimensions and type {values.dtype}")
     if values.dtype.kind == "S":
         values = np.char.decode(values, "utf-8")
+    if values.dtype.kind == "U":
+        return texts_of_numpy(values)
     values = values.astype(values.dtype.newbyteorder("="), copy=False)
     try:
         return pa.array(values, from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):  # of several types
         texts = [None if one is None or one != one else value_text(one) for one in values.tolist()]
         return pa.array(texts, pa.string())
+
+
+def texts_of_numpy(values: NDArray[np.str_]) -> Any:
+    """Return texts as an Arrow array, whole: Arrow itself ends those of numpy at the first character zero."""
+    return pa.array(values.tolist(), pa.string())
 
 
 Purpose = Literal["name", "category", "key"]
