@@ -487,6 +487,8 @@ def _numbers(party: _Party, column: Column, rule: ColumnRule) -> None:
         party.add(level, told, name, leave_out=True)
     elif is_whole and len(finite) >= _FEW_ROWS and _ID_NAME.fullmatch(name) and len(np.unique(finite)) == len(finite):
         party.add("warning", "every row has another whole number: an id is no feature", name, leave_out=True)
+    elif (pair := column.merged(finite, all_differ=False)) is not None:
+        party.add("warning", f"{pair[0]} and {pair[1]} are one number in double precision; write ids as texts", name)
     elif rule.range is None and not party.is_double and merges_in_single(finite):
         told = f"single precision merges values such as {finite[0]:.15g}, which differ by {np.ptp(finite):g} at most"
         party.add("warning", told, name, **_ranged(finite))

@@ -750,8 +750,13 @@ class Column:
         assert numbers is not None
         return numbers, {int(row): str(self.values[int(row)].as_py()) for row in bad}
 
-    def merged(self, numbers_N: NDArray[np.float64]) -> tuple[str, str] | None:
-        """Return two values that are one in double precision although what makes all of them different is no more."""
+    def merged(self, numbers_N: NDArray[np.float64], *, all_differ: bool = True) -> tuple[str, str] | None:
+        """Return two values that are one in double precision.
+
+        Args:
+            numbers_N: the values in double precision.
+            all_differ: only where what makes all values different is no more than they differ by.
+        """
         finite = numbers_N[np.isfinite(numbers_N)]
         if not len(finite) or pa.types.is_floating(self.values.type):
             return None
@@ -759,7 +764,7 @@ class Column:
         if _LEAST_FULL <= largest < _EXACT[64]:
             return None
         with np.errstate(over="ignore", invalid="ignore"):
-            if max(largest * 2.0**-53, _LEAST_DOUBLE) <= 1e-3 * finite.std():
+            if all_differ and max(largest * 2.0**-53, _LEAST_DOUBLE) <= 1e-3 * finite.std():
                 return None
         seen: dict[float, decimal.Decimal] = {}
         values = self.numerals() if self.is_text else self.values
@@ -902,7 +907,9 @@ class Column:
                 return found, {int(row): str(texts[row]) for row in {*bad.tolist(), *np.flatnonzero(far).tolist()}}
         if given == ("iso",) and self.is_text:
             with contextlib.suppress(pa.ArrowInvalid):
-                return _as_numpy(pc.cast(self.values, pa.timestamp("us"))).astype("datetime64[us]"), {}
+                found = _as_numpy(pc.cast(self.values, pa.timestamp("us"))).astype("datetime64[us]")
+                if not (found < np.datetime64("0001-01-01")).any():  # Arrow has a year 0
+                    return found, {}
         return self._parsed_dates(given, where)
 
     def zones(self) -> tuple[Any, Any]:
