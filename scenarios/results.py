@@ -15,7 +15,8 @@ them are ``<!-- counts: FILE -->``, and ``<!-- verdicts: FILE PROTOCOL -->``, ``
 ``<!-- forest: FILE PROTOCOL -->`` of a protocol, see `scenarios.headlines`.
 ``<!-- defaults: PROTOCOL SCORE,... -->`` tables the rows of ``data/defaults.jsonl`` that
 `scenarios/benchmarks/defaults.py` made: of each data set the mean over seeds of these scores.
-``<!-- private averaging -->`` is the table of `scenarios/benchmarks/private_averaging.py`.
+``<!-- private averaging -->`` is the table of `scenarios/benchmarks/private_averaging.py`,
+``<!-- reading -->`` that of `scenarios/benchmarks/reading.py`.
 ``python -m scenarios.results docs/results`` writes, and with ``--check`` only compares and ends with 1 if a document is
 not current.
 """
@@ -37,7 +38,7 @@ from fedactors.cli.terminal import format_value, guarded
 from fedactors.errors import BadInput
 from fedactors.runs.storage import write_atomic
 from fedactors.runs.table import NOT_REACHED, RunRow, read_table
-from scenarios.benchmarks import private_averaging
+from scenarios.benchmarks import private_averaging, reading
 from scenarios.forest import draw, is_current
 from scenarios.headlines import ForestLine, count_table, forest_lines, headline_tables, map_table, verdict_table
 from scenarios.paper.repeat import can_repeat, draws_noise, is_of_earlier_version, older_text
@@ -59,6 +60,7 @@ _DEFAULTS = re.compile(
     r"(?P<open><!-- defaults: (?P<protocol>\S+) (?P<scores>[^>]+?) -->\n).*?(?P<close><!-- end -->)", re.DOTALL
 )
 _PRIVATE = re.compile(r"(?P<open><!-- private averaging -->\n).*?(?P<close><!-- end -->)", re.DOTALL)
+_READING = re.compile(r"(?P<open><!-- reading -->\n).*?(?P<close><!-- end -->)", re.DOTALL)
 _load = functools.cache(read_table)
 
 
@@ -91,7 +93,12 @@ def render_document(text: str, base: Path) -> str:
         return f"{match['open']}{private_averaging.table(rows)}{match['close']}"
 
     made = _DEFAULTS.sub(defaults, _PARTS.sub(part, _HEADLINES.sub(headlines, _MARK.sub(table, text))))
-    made = _PRIVATE.sub(private, made)
+
+    def measured(match: re.Match[str]) -> str:
+        rows = map(json.loads, (base / "data/reading.jsonl").read_text().splitlines())
+        return f"{match['open']}{reading.table(rows)}{match['close']}"
+
+    made = _READING.sub(measured, _PRIVATE.sub(private, made))
     return _RECORD.sub(record, made)
 
 

@@ -135,3 +135,11 @@ def test_a_table_of_defaults_has_a_line_a_data_set_with_the_means_of_its_seeds(t
     assert made[3] == "| one | 3.0 (2.0 to 4.0) | 1.0 (of 1) | 0, 1 |"
     with pytest.raises(BadInput, match="has no rows of 'other'"):
         render_document(text.replace(" p ", " other "), tmp_path)
+
+
+def test_a_table_of_reading_has_a_line_a_version_and_file(tmp_path):
+    row = {"version": "new", "file": "csv", "columns": 0.658, "whole": 2.312, "peak_mib": 106.9, "numbers_mib": 72.1}
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "reading.jsonl").write_text(json.dumps(row))
+    made = render_document("<!-- reading -->\nold\n<!-- end -->\n", tmp_path).splitlines()
+    assert made[3:-1] == ["| new | csv | 0.66 | 2.31 | 107 | 72 |"]

@@ -42,7 +42,7 @@ from fedactors.data.layouts.relational import (
     rules_of_features,
 )
 from fedactors.data.layouts.vertical import RelationalData, VerticalData, VerticalPart
-from fedactors.data.readers import count_hidden_rows, is_csv
+from fedactors.data.readers import hidden_parts, is_csv
 from fedactors.data.schema import VerticalParty
 from fedactors.data.sources import NULL_IS_VALUE, FileSource, is_pandas_index, pandas_index, spread, usual_nulls
 from fedactors.data.values import (
@@ -350,10 +350,8 @@ def _file(party: _Party, *, aligned: bool, classes: Sequence[str]) -> list[DataF
         return party.answered(())
     source = party.source
     num_rows = len(next(iter(table.values()), ()))
-    if source.view is None and (hidden_rows := count_hidden_rows(Path(source.path))):
-        party.say(
-            "warning", f"{hidden_rows} rows of the workbook are hidden or filtered out, and read; delete what is none"
-        )
+    if source.view is None and (unseen := hidden_parts(Path(source.path), party.name)):
+        party.say("warning", f"{unseen} of the workbook are hidden or filtered out, and read; delete what is none")
     if table and not num_rows:
         party.say("error", f"{source.path} has the names of columns and no row")
         return party.findings
@@ -489,6 +487,8 @@ def _numbers(party: _Party, column: Column, rule: ColumnRule) -> None:
         party.add(level, told, name, leave_out=True)
     elif is_whole and len(finite) >= _FEW_ROWS and _ID_NAME.fullmatch(name) and len(np.unique(finite)) == len(finite):
         party.add("warning", "every row has another whole number: an id is no feature", name, leave_out=True)
+    elif (pair := column.merged(finite, all_differ=False)) is not None:
+        party.add("warning", f"{pair[0]} and {pair[1]} are one number in double precision; write ids as texts", name)
     elif rule.range is None and not party.is_double and merges_in_single(finite):
         told = f"single precision merges values such as {finite[0]:.15g}, which differ by {np.ptp(finite):g} at most"
         party.add("warning", told, name, **_ranged(finite))

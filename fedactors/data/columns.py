@@ -48,6 +48,7 @@ from fedactors.data.values import (
     formats_of,
     how_dates_are_read,
     how_it_is_read,
+    moment_texts,
     parse_date,
     parts_without,
     truth_texts,
@@ -327,7 +328,8 @@ def fit(
                 f"{where.partition(':')[0]}: categorical: {name!r} has {len(kept)} different values in {len(column)} "
                 f"rows: one column for each is more than {_MOST_CELLS} numbers"
             )
-        made.append(FittedColumn(name=name, rule=rule, categories=kept, bucket=len(kept) < len(values)))
+        zone = _zone(column, where) if moment_texts(text for text in texts if text != MISSING) else ""
+        made.append(FittedColumn(name=name, rule=rule, categories=kept, bucket=len(kept) < len(values), zone=zone))
     return tuple(made)
 
 
@@ -570,7 +572,7 @@ def _encode_one(
     """Write the numbers of a column (N, its width), which are zeros; return the rows that cannot be used, and why."""
     rule = one.rule
     if rule.is_category:
-        return _encode_categories(column, one, where, made, unseen)
+        return _encode_categories(column, one, where, made, unseen) | _other_zones(column, one, new)
     problems = dict[int, str]()
     if rule.type == "datetime":
         moments_N, wrong = column.moments(rule.format, where)
@@ -579,11 +581,7 @@ def _encode_one(
             told = f"{text[:80]!r} in {column.row(row)} {NO_DATE}"
             raise BadInput(f"{where}: column {one.name}: {told} {how_dates_are_read(text, rule.format, column.csv)}")
         problems |= {row: f"{text[:80]!r} {NO_DATE}" for row, text in wrong.items()}
-        if new and one.zone:
-            is_named = one.zone == "none"
-            how = "names a time zone, and those of training none" if is_named else "names no time zone, as in training"
-            other = column.zones()[0 if is_named else 1].to_numpy(zero_copy_only=False)
-            problems |= {int(row): f"{column.values[int(row)]!s:.80} {how}" for row in np.flatnonzero(other)}
+        problems |= _other_zones(column, one, new)
         if rule.missing == "constant":
             moments_N[np.isnat(moments_N)] = np.datetime64(parse_date(str(rule.fill), rule.format), "us")
         missing_N, values_ND = np.isnat(moments_N), encode_dates(moments_N, rule.parts, len(one.names))
@@ -611,6 +609,16 @@ def _encode_one(
     if rule.missing == "drop" or (rule.missing == "refuse" and (new or rule.type == "datetime")):
         problems = dict.fromkeys(map(int, np.flatnonzero(missing_N)), ABSENT) | problems
     return problems
+
+
+def _other_zones(column: Column, one: FittedColumn, new: bool) -> dict[int, str]:
+    """Return the rows to predict whose moments name a time zone where those of training named none, or none."""
+    if not new or not one.zone:
+        return {}
+    is_named = one.zone == "none"
+    how = "names a time zone, and those of training none" if is_named else "names no time zone, as in training"
+    other = column.zones()[0 if is_named else 1].to_numpy(zero_copy_only=False)
+    return {int(row): f"{column.values[int(row)]!s:.80} {how}" for row in np.flatnonzero(other)}
 
 
 def _refuse_infinite(column: Column, value: float, rows: NDArray[Any], where: str) -> None:
@@ -656,19 +664,21 @@ def _categories(
 ) -> tuple[list[str], NDArray[np.int64]]:
     """Return the different texts as they are compared, and the number of each row's (N); -1: missing.
 
-    A whole number is one category however it is written, 7 or 7.0, where all are whole numbers, and so is a truth.
+    A whole number is one category however it is written, 7 or 7.0, where all are whole numbers, and so are a truth and
+    a moment.
     """
     texts, codes_N = column.coded(where)
     decimal = column.csv.decimal
     if known:
         plain = [text for text in known if text != MISSING]
-        alike = whole_texts(plain) or truth_texts(plain)
+        alike = whole_texts(plain) or truth_texts(plain) or moment_texts(plain)
         named = {one: text for text, one in alike.items()}
-        read = {text: (whole_texts([text], decimal) or truth_texts([text])).get(text, "") for text in texts if named}
+        ways = [whole_texts([text], decimal) or truth_texts([text]) or moment_texts([text]) for text in texts if named]
+        read = {text: one for way in ways for text, one in way.items()}
         texts = [text if text in alike else named.get(read.get(text, ""), text) for text in texts]
-    elif column.is_text:
-        whole = whole_texts(texts, decimal)
-        texts = [whole.get(text, text) for text in texts]
+    else:
+        plain_texts = (whole_texts(texts, decimal) if column.is_text else {}) or moment_texts(texts)
+        texts = [plain_texts.get(text, text) for text in texts]
     placeholder = {"indicator": MISSING, "constant": None if rule.fill is None else rule.plain(value_text(rule.fill))}
     fill = placeholder.get(rule.missing)
     number: dict[str, int] = {}

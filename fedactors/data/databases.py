@@ -13,10 +13,11 @@ choice of settings, because opening one takes longer than reading a small table;
 A party's view is a SELECT over its own tables, which DuckDB evaluates in memory. Whole numbers of more than 64 bits are
 exact.
 
-Kinds of columns: integer, float, decimal, boolean, text, date, timestamp, other; of CSV files also numeral:
-whole numbers, and code: numbers that no program writes so, such as 1.10 beside 1.1; both are texts as well. A key that
-is compared as a number is refused where two texts of its column, 007 and 7, are one. All sources are one file because
-they share the rules by which a value has its kind.
+Kinds of columns: integer, float, decimal, boolean, text, date, timestamp, other, and of PostgreSQL those that are not
+read (`fedactors.data.values.UNCLEAR`); of CSV files also numeral: whole numbers, and code: numbers that no program
+writes so, such as 1.10 beside 1.1; both are texts as well. A key that is compared as a number is refused where two
+texts of its column, 007 and 7, are one. All sources are one file because they share the rules by which a value has its
+kind.
 """
 
 from __future__ import annotations
@@ -43,13 +44,16 @@ import numpy as np
 from fedactors.data.query import NUMBER_KINDS, is_among_texts
 from fedactors.data.readers import read_arrays, refuse_lost_column, refuse_pandas_types
 from fedactors.data.values import (
+    UNCLEAR,
     Column,
     CsvFormat,
+    exact_texts,
     gathered,
     is_large,
     mapped_if_large,
     mapped_table,
     pieces_of,
+    plain_values,
     row_bytes,
 )
 from fedactors.errors import BadInput, DataMissing
@@ -92,6 +96,14 @@ KINDS = {
     "bpchar": "text", "date": "date", "timestamp without time zone": "timestamp",
     "timestamp with time zone": "timestamp",
 }  # fmt: skip
+_AS_THEY_ARE = ("integer", "float", "boolean", "date")
+
+
+def _postgres_kind(stored: str) -> str:
+    if stored in KINDS:
+        return KINDS[stored]
+    ends = next((kind for end, kind in (("[]", "array"), ("range", "range")) if stored.endswith(end)), "other")
+    return stored if stored in UNCLEAR else ends
 
 
 def copied(connection: Any, statement: str, schema: Any) -> Any:
@@ -291,7 +303,7 @@ class TableSource:
             if not rows:
                 raise SourceError(f"source: no table {schema}.{table} at {self.shown}{advice}")
             _refuse_alike([name for name, _ in rows], self)
-            return {name: KINDS.get(kind, "other") for name, kind in rows}
+            return {name: _postgres_kind(kind) for name, kind in rows}
         if self.kind == "csv":
             return _csv_kinds(self, _csv_columns(self))
         with _duckdb(self) as (connection, relation):
@@ -351,6 +363,9 @@ class TableSource:
         left = [text for text in filters if pushed[text] is None]
         asked = [name for text in [*left, *computed] for name in _names_in(text, known)]
         needed = list(dict.fromkeys([*wanted, *asked]))
+        for column in asked if columns is None else needed:
+            if known.get(column) in UNCLEAR:
+                raise SourceError(f"{self.table}: {self.shown}: column {column} {UNCLEAR[known[column]]}")
         conditions = [sql for sql in pushed.values() if sql is not None]
         needed = needed or list(known)[:1]
         of_file = {name: one for name, one in of_file.items() if name in needed}
@@ -393,11 +408,12 @@ class TableSource:
         if self.kind == "postgres":
             # As text, CHAR(n) loses its padding and kinds without a number (uuid, enum) can be keys or categories.
             # A moment with a time zone is that of UTC, the session's; decimals become numbers here, which are exact.
-            types = {"text": "TEXT", "other": "TEXT", "timestamp": "TIMESTAMP", "decimal": "TEXT"}
-            casts = {name: types[known[name]] for name in columns if known[name] in types}
+            types = {"timestamp": "TIMESTAMP"}
+            casts = {name: types.get(known[name], "TEXT") for name in columns if known[name] not in _AS_THEY_ARE}
             schema, table = _postgres_table(self.table)
             statement = _statement(columns, f"{_quote(schema)}.{_quote(table)}", where, casts)
             with _postgres(self) as connection, _fitting(self.shown):
+                connection.execute("SET bytea_output = 'hex'")
                 stored = dict(connection.execute(DESCRIBE, [schema, table]).fetchall())
                 found = copied(connection, statement, _schema(columns, known, pa.string()))
                 made, large = {name: found.column(name) for name in columns}, is_large(found.nbytes)
@@ -406,6 +422,8 @@ class TableSource:
                         made[name] = mapped_if_large(_decimals(made[name], name), large)
                     elif stored[name] in ("bit", "bit varying"):
                         made[name] = mapped_if_large(_bits(made[name]), large)
+                    elif stored[name] == "bytea":
+                        made[name] = mapped_if_large(_bytes(made[name]), large)
                 return pa.table(made)
         with _duckdb(self) as (connection, relation), _fitting(self.shown):
             return _fetched(connection, _statement(columns, relation, where))
@@ -765,19 +783,20 @@ def _table_in(connection: Any, source: TableSource) -> str:
 
 
 def _as_duckdb_takes(rows: Any) -> Any:
-    """Return a table with decimals, and floats, of a width that DuckDB has.
-
-    Raises:
-        pyarrow.ArrowInvalid: a decimal has more digits than that.
-    """
+    """Return a table with floats, and decimals, of a width that DuckDB has; of wider ones the exact texts."""
     import pyarrow as pa
 
     for number, column in enumerate(rows.schema):
-        kind = pa.float32() if pa.types.is_float16(column.type) else None
-        if pa.types.is_decimal256(column.type):
-            kind = pa.decimal128(_DIGITS, column.type.scale)
-        if kind is not None:
-            rows = rows.set_column(number, column.name, rows.column(number).cast(kind))
+        values = rows.column(number)
+        if pa.types.is_float16(column.type):
+            values = values.cast(pa.float32())
+        elif pa.types.is_decimal256(column.type):
+            try:
+                values = values.cast(pa.decimal128(_DIGITS, column.type.scale))
+            except pa.ArrowInvalid:
+                values = pa.chunked_array([exact_texts(plain_values(values), "key")])
+        if values.type != column.type:
+            rows = rows.set_column(number, column.name, values)
     return rows
 
 
@@ -801,6 +820,13 @@ def _bits(texts: Any) -> Any:
 
     longest = pc.max(pc.utf8_length(texts)).as_py() or 0
     return texts if longest <= 1 else texts.cast(pa.binary())
+
+
+def _bytes(texts: Any) -> Any:
+    """Return bytes that a database shows as texts, as other sources have them."""
+    import pyarrow as pa
+
+    return pa.array([None if one is None else bytes.fromhex(one[2:]) for one in texts.to_pylist()], pa.binary())
 
 
 _WIDE = ("HUGEINT", "UHUGEINT", "BIGNUM", "VARINT")
@@ -1178,9 +1204,9 @@ def _csv_kind(column: Column) -> tuple[str, Any]:
     if not column.first_text():
         numbers = pa.array(column.numbers(column.name), pa.float64(), mask=column.is_missing())
         return ("code" if column.code() else "float"), numbers
-    for name, kind in (("date", pa.date32()), ("timestamp", pa.timestamp("us"))):
+    for kind in (pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")):
         try:
-            return name, pc.cast(texts, kind)
+            return _arrow_kind(kind), pc.cast(texts, kind)
         except pa.ArrowInvalid:
             continue
     return "text", texts
@@ -1232,7 +1258,8 @@ def _sqlite_kind(source: TableSource, connection: sqlite3.Connection, name: str,
         if has == {"integer"} and meant == "date" and all_are("date"):  # 20240131
             return "date"
         if has == {"text"} and meant in ("date", "timestamp"):
-            return next((kind for kind in ("date", "timestamp") if all_are(kind)), "text")
+            found = next((kind for kind in ("date", "timestamp", "zoned") if all_are(kind)), "text")
+            return "timestamp" if found == "zoned" else found
         return "text" if has == {"text"} else "integer"
     if has <= {"integer", "real"}:
         return "decimal" if meant == "decimal" else "float"
@@ -1256,7 +1283,7 @@ def _are(values: Sequence[Any], kind: str) -> bool:
 
 
 def _as_moments(values: Sequence[Any], kind: str) -> Any:
-    """Return texts, or whole numbers such as 20240131, as dates or moments; None: one of them is none."""
+    """Return texts, or whole numbers such as 20240131, as dates or moments (of UTC); None: one of them is none."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -1264,10 +1291,12 @@ def _as_moments(values: Sequence[Any], kind: str) -> Any:
     if numbers and (kind != "date" or not all(18000101 <= value <= 22001231 for value in numbers)):
         return None
     values = [f"{v // 10000}-{v // 100 % 100:02}-{v % 100:02}" if isinstance(v, int) else v for v in values]
+    types = {"date": pa.date32(), "timestamp": pa.timestamp("us"), "zoned": pa.timestamp("us", "UTC")}
     try:
-        return pc.cast(pa.array(values, pa.string()), pa.date32() if kind == "date" else pa.timestamp("us"))
+        found = pc.cast(pa.array(values, pa.string()), types[kind])
     except pa.ArrowInvalid:
         return None
+    return found.cast(types["timestamp"]) if kind == "zoned" else found
 
 
 def _gathered(
@@ -1303,7 +1332,8 @@ def _sqlite_values(name: str, values: Sequence[Any], kind: str, arrow: Any) -> A
             raise ValueError(f"column {name} holds {large} beside numbers with a point, which would round it")
         values, arrow = [None if v is None else float(v) for v in values], pa.float64()
     elif kind in ("date", "timestamp"):
-        return _as_moments(values, kind)
+        found = _as_moments(values, kind)
+        return _as_moments(values, "zoned") if found is None else found
     elif kind == "other":
         some = {type(v).__name__: v for v in values if v is not None}
         if set(some) != {"str"}:

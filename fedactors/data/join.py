@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from fedactors.data.databases import memory_database
 from fedactors.data.query import Edge, JoinPlan, QueryError
-from fedactors.data.values import Inexact, allocate, exact_texts, plain_values, read_only
+from fedactors.data.values import Inexact, allocate, exact_texts, plain_values, read_only, times_of_day
 from fedactors.errors import BadInput
 
 if TYPE_CHECKING:
@@ -301,7 +301,9 @@ _JOINED_ROWS = 1 << 17
 def _exact_key(column: pa.ChunkedArray, name: str) -> Any:
     """Return a key whose text in DuckDB is the same for equal values, whatever their type."""
     kind = column.type
-    if pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_boolean(kind) or pa.types.is_string(kind):
+    if pa.types.is_string(kind):
+        return times_of_day(column)
+    if pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_boolean(kind):
         return column
     try:
         return exact_texts(plain_values(column), "key")

@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from fedactors.data.databases import rows_of_relation
 from fedactors.data.description import load_description
 from fedactors.data.readers import is_list, shape_of_lists, table_of_hugging_face
 from fedactors.data.sources import named_classes
-from fedactors.data.values import Column, plain_values
+from fedactors.data.values import Column, plain_values, texts_of_numpy
 from fedactors.errors import BadInput
 from fedactors.runtime.snapshots import OBJECT, HeldObject, hold
 from fedactors.validation import first_line, party_name, shown
@@ -525,6 +526,8 @@ def _arrow_table(value: Any, asked: Collection[str]) -> pa.Table | None:
         for name, one in value.items():
             if isinstance(one, list) or str(getattr(one, "dtype", "")) == "object":
                 _refuse_several_kinds_of_dates(f"column {name}", one)
+        if doubled := [name for name, count in Counter(map(str, value)).items() if count > 1]:
+            raise ValueError(f"two columns are called {doubled[0]!r}, one of them by what is no text; name them apart")
         return pa.table({str(key): _column(one) for key, one in value.items()})
     if hasattr(value, "to_frame") and not hasattr(value, "columns"):
         raise ValueError(f'one column and no table; give columns by name: {{"{value.name or "x"}": ...}}')
@@ -539,6 +542,11 @@ def _arrow_table(value: Any, asked: Collection[str]) -> pa.Table | None:
         value = value.collect()
     if package == "polars" and (odd := [name for name, kind in value.schema.items() if str(kind) == "Object"]):
         raise ValueError(f"column {odd[0]}: holds objects of Python, which Arrow does not have; give texts or numbers")
+    if package == "polars" and (wide := [name for name, kind in value.schema.items() if str(kind).endswith("Int128")]):
+        raise ValueError(
+            f"column {wide[0]}: holds whole numbers of 128 bits, which Arrow does not have: cast it to Int64 where "
+            "that holds them, to String where they are ids, or to Float64"
+        )
     if hasattr(value, "project") and hasattr(value, "to_arrow_table"):
         return rows_of_relation(value)
     for name in ("to_arrow_table", "fetch_arrow_table", "__arrow_c_stream__"):
@@ -677,6 +685,8 @@ def _array(value: Any) -> Any:
     made = np.asarray(value)
     if made.dtype.kind in "mM" and np.datetime_data(made.dtype)[0] != "generic":
         return _in_arrows_unit(made)
+    if made.dtype.kind == "U" and made.ndim == 1:
+        return texts_of_numpy(made)
     return made.astype(made.dtype.newbyteorder("="), copy=False)
 
 

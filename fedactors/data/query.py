@@ -28,6 +28,7 @@ from sqlglot import exp
 from sqlglot.optimizer.normalize_identifiers import normalize_identifiers
 from sqlglot.optimizer.qualify import qualify
 
+from fedactors.data.values import UNCLEAR
 from fedactors.errors import BadInput
 from fedactors.validation import shown
 
@@ -893,7 +894,6 @@ def _find_label(label: str, tables: Mapping[str, Schema]) -> tuple[str, str]:
 def _feature(table: str, column: str, kind: str, encodings: Mapping[Any, Encoding], others: Encoding) -> Feature:
     encoding = encodings.get((table, column), "numeric" if kind in NUMERIC_KINDS else others)
     if encoding == "numeric" and kind not in NUMERIC_KINDS:
-        raise FeatureTypeError(
-            f"features: {table}.{column} is {kind}, no number; name it in task.categorical or its party's columns"
-        )
+        advice = f"is {kind}, no number; name it in task.categorical or its party's columns"
+        raise FeatureTypeError(f"features: {table}.{column} {UNCLEAR.get(kind, advice)}")
     return Feature(column=column, kind=kind, encoding=encoding)

@@ -1104,12 +1104,24 @@ def _parts_of_workbooks(path: Path, begins: str) -> Iterator[bytes]:
                 yield from (archive.read(name) for name in names if _CALENDAR in names and name.startswith(begins))
 
 
-def count_hidden_rows(path: Path) -> int:
-    """Return how many rows below the names of columns nobody sees in a workbook: hidden, or left out by a filter."""
-    rows = (row for part in _parts_of_workbooks(path, _SHEETS) for row in _ROW.finditer(part))
-    return sum(bool(_HIDDEN.search(row[1]) and _FILLED.search(row[2])) for row in rows)
+def hidden_parts(path: Path, party: str) -> str:
+    """Return what nobody sees in a workbook, its rows below the names and its columns; empty: nothing is hidden."""
+    num_rows, numbers = 0, set[int]()
+    for part in _parts_of_workbooks(path, _SHEETS):
+        num_rows += sum(bool(_HIDDEN.search(row[1]) and _FILLED.search(row[2])) for row in _ROW.finditer(part))
+        for column in filter(_HIDDEN.search, _COLUMN.findall(part)):
+            first, last = (int(dict(_LIMIT.findall(column)).get(end, b"0")) for end in (b"min", b"max"))
+            numbers.update(range(first, min(last, first + _MOST_COLUMNS) + 1))
+    named = enumerate(names_of_columns(path, party, None), 1) if numbers else ()
+    columns = [name for number, name in named if number in numbers]
+    told = [f"{num_rows} rows"] * bool(num_rows) + [f"columns {', '.join(columns[:5])}"] * bool(columns)
+    return " and ".join(told)
 
 
+_MOST_COLUMNS = 16_384
+"""Of a sheet."""
+_LIMIT = re.compile(rb"""\b(min|max)=["'](\d+)["']""")
+_COLUMN = re.compile(rb"<(?:\w+:)?col\b([^>]*)>")
 _ROW = re.compile(rb"<(?:\w+:)?row\b([^>]*[^>/])>(.*?)</(?:\w+:)?row>", re.DOTALL)
 _HIDDEN, _FILLED = re.compile(rb"""\bhidden=["'](?:1|true)["']"""), re.compile(rb"<(?:\w+:)?(?:v|is)>")
 

@@ -34,7 +34,7 @@ from fedactors.data.datasets.load import load_tabular
 from fedactors.data.partitioners import ColumnPartitioner, Partitions, VerticalEvenPartitioner
 from fedactors.data.party_rows import NO_PART, PARTS, PartyBlock, class_weighted, one_hot
 from fedactors.data.readers import is_csv, list_of, named_columns, names_of_columns, read_columns, with_lists
-from fedactors.data.values import Column, CsvFormat, IdRule, class_text, hold_unseen, row_name_array
+from fedactors.data.values import Column, CsvFormat, IdRule, class_text, hold_unseen, moment_texts, row_name_array
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import Task
 from fedactors.messages.codec import wire_type
@@ -341,7 +341,12 @@ class FileSource:
             if column not in names and not ("*" in column and set(names) & set(self._rules_like(column, names))):
                 if kind == "columns" and column == self.label:
                     continue
-                raise BadInput(f"{self.party}: {kind}: {column!r} is not among the features")
+                places = [name for name in names if list_of(name) == column]
+                of_lists = places and (
+                    f": its lists have {len(places)} places, and each is a feature, such as {places[0]}; under columns "
+                    f'"{column}.*" is a rule of all of them'
+                )
+                raise BadInput(f"{self.party}: {kind}: {column!r} is not among the features{of_lists or ''}")
 
     def _rules_like(self, pattern: str, names: Sequence[str]) -> dict[str, ColumnRule]:
         return resolve_rules([(pattern, ColumnRule())], names)
@@ -623,6 +628,8 @@ def named_classes(column: Column, rule: ColumnRule | None, where: str) -> tuple[
     codes with zeros in front: 007 is not 7.
     """
     known, codes_N = column.coded(where)
+    moments = moment_texts(known)
+    known = [moments.get(text, text) for text in known]
     texts = [class_text(text if rule is None else rule.plain(text)) for text in known]
     order: dict[Any, list[str]] = {text: [text] for text in sorted(set(texts))}
     keys: list[Any] = texts

@@ -99,8 +99,8 @@ class CsvFormat:
         return list(_NULLS) if self.null is None else ["", *self.null]
 
 
-_NULLS = ("", "#N/A", "#N/A N/A", "#NA", "(null)", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>",
-          "N/A", "NA", "NULL", "NaN", "NaT", "[NULL]", "\\N", "n/a", "nan", "null")  # fmt: skip
+_NULLS = ("", "#N/A", "#N/A N/A", "#NA", "(null)", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "-nan(ind)", "1.#IND",
+          "1.#QNAN", "<NA>", "N/A", "NA", "NULL", "NaN", "NaT", "[NULL]", "\\N", "n/a", "nan", "null")  # fmt: skip
 
 
 # --- dates ------------------------------------------------------------------------------------------------------------
@@ -385,12 +385,19 @@ def _from_numpy(values: NDArray[Any]) -> Any:
         raise Inexact(f"values of {values.ndim} dimensions and type {values.dtype}")
     if values.dtype.kind == "S":
         values = np.char.decode(values, "utf-8")
+    if values.dtype.kind == "U":
+        return texts_of_numpy(values)
     values = values.astype(values.dtype.newbyteorder("="), copy=False)
     try:
         return pa.array(values, from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):  # of several types
         texts = [None if one is None or one != one else value_text(one) for one in values.tolist()]
         return pa.array(texts, pa.string())
+
+
+def texts_of_numpy(values: NDArray[np.str_]) -> Any:
+    """Return texts as an Arrow array, whole: Arrow itself ends those of numpy at the first character zero."""
+    return pa.array(values.tolist(), pa.string())
 
 
 Purpose = Literal["name", "category", "key"]
@@ -502,6 +509,15 @@ _REMEDIES = {
     "byte strings": "name the column under categorical, or write numbers (of bits, in the database, CAST(x AS BIGINT))",
     "lists": "bring all to one length (labels of tokens with -100), or leave the column out of features",
 }
+
+
+UNCLEAR = {
+    "array": "holds arrays; in a view write a column of each place, such as x[1] AS x1",
+    "money": "holds amounts as the server's settings show them; in a view write x::numeric AS x",
+    "interval": "holds time spans; in a view write EXTRACT(EPOCH FROM x) AS x",
+    "range": "holds ranges; in a view write lower(x) AS x_from, upper(x) AS x_to",
+}
+"""What to say of kinds of a database whose texts are no values: others write them otherwise."""
 
 
 def _called(kind: Any) -> str:
@@ -647,6 +663,8 @@ class Column:
             texts = pc.replace_substring_regex(texts, _MIDNIGHT, r"\1")
         if not self.is_text:
             return texts
+        if _all_match(texts, rf"^\s*(?:{_MOMENT.pattern}|{_OF_DAY.pattern})\s*$"):
+            return _moments_as_texts(texts)
         if rounded := self.rounded():
             raise BadInput(f"{where}: column {self.name}: holds {rounded}")
         trimmed = _with_points(pc.utf8_trim_whitespace(texts), self.csv)
@@ -732,8 +750,13 @@ class Column:
         assert numbers is not None
         return numbers, {int(row): str(self.values[int(row)].as_py()) for row in bad}
 
-    def merged(self, numbers_N: NDArray[np.float64]) -> tuple[str, str] | None:
-        """Return two values that are one in double precision although what makes all of them different is no more."""
+    def merged(self, numbers_N: NDArray[np.float64], *, all_differ: bool = True) -> tuple[str, str] | None:
+        """Return two values that are one in double precision.
+
+        Args:
+            numbers_N: the values in double precision.
+            all_differ: only where what makes all values different is no more than they differ by.
+        """
         finite = numbers_N[np.isfinite(numbers_N)]
         if not len(finite) or pa.types.is_floating(self.values.type):
             return None
@@ -741,7 +764,7 @@ class Column:
         if _LEAST_FULL <= largest < _EXACT[64]:
             return None
         with np.errstate(over="ignore", invalid="ignore"):
-            if max(largest * 2.0**-53, _LEAST_DOUBLE) <= 1e-3 * finite.std():
+            if all_differ and max(largest * 2.0**-53, _LEAST_DOUBLE) <= 1e-3 * finite.std():
                 return None
         seen: dict[float, decimal.Decimal] = {}
         values = self.numerals() if self.is_text else self.values
@@ -791,7 +814,9 @@ class Column:
             return np.full(len(self), np.nan), none
         if types.is_boolean(kind):
             return _as_numpy(self.values.cast(pa.uint8()).cast(pa.float64())), none
-        if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
+        if types.is_decimal(kind):  # of which Arrow makes neighbours of the nearest float: -7.000000000000001
+            return _as_numpy(pc.cast(pc.cast(self.values, pa.string()), pa.float64())), none
+        if types.is_integer(kind) or types.is_floating(kind):
             return _as_numpy(pc.cast(self.values, pa.float64(), safe=False)), none
         return None, none
 
@@ -882,7 +907,9 @@ class Column:
                 return found, {int(row): str(texts[row]) for row in {*bad.tolist(), *np.flatnonzero(far).tolist()}}
         if given == ("iso",) and self.is_text:
             with contextlib.suppress(pa.ArrowInvalid):
-                return _as_numpy(pc.cast(self.values, pa.timestamp("us"))).astype("datetime64[us]"), {}
+                found = _as_numpy(pc.cast(self.values, pa.timestamp("us"))).astype("datetime64[us]")
+                if not (found < np.datetime64("0001-01-01")).any():  # Arrow has a year 0
+                    return found, {}
         return self._parsed_dates(given, where)
 
     def zones(self) -> tuple[Any, Any]:
@@ -991,6 +1018,14 @@ def _with_points(texts: Any, csv: CsvFormat) -> Any:
     return pc.replace_substring(pc.replace_substring(texts, ".", "\0"), csv.decimal, ".")
 
 
+def _moments_as_texts(texts: Any) -> Any:
+    """Return moments as a file with types has them: see `moment_texts`."""
+    coded = texts.dictionary_encode()
+    known = coded.dictionary.to_pylist()
+    named = moment_texts(known)
+    return pa.array([named.get(text, text) for text in known], pa.string()).take(coded.indices)
+
+
 def _holds_odd_nan(texts: Any) -> bool:
     """Say whether a text is NaN to Arrow and no number here, such as ``nan(1)``."""
     return bool(pc.any(pc.match_substring(texts, "(")).as_py())
@@ -1036,6 +1071,58 @@ def truth_texts(texts: Iterable[str]) -> dict[str, str]:
     """Return true and false by their texts, where all are some: as a CSV file writes them, and as Python does."""
     found = {text: text.lower() for text in texts}
     return found if set(found.values()) <= {"true", "false"} else {}
+
+
+_MOMENT = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[Tt ]([0-9]{2}:[0-9]{2}(?::[0-9]{2})?)(\.[0-9]+)?\s*"
+    r"([Zz]|UTC|[+-][0-9]{2}(?::?[0-9]{2})?)?)?"
+)
+"""As programs write them: date, time of day, fraction of a second, zone."""
+
+
+def moment_texts(texts: Iterable[str]) -> dict[str, str]:
+    """Return moments by their texts, as a file with types has them: in UTC, without zeros at the end, midnight a date.
+
+    Times of day are some too.
+
+    Empty where other texts are among them, or moments that name a zone beside those of none.
+    """
+    given = list(texts)
+    if given and all(_OF_DAY.fullmatch(text) for text in given):
+        return {text: re.sub(_ZEROS, r"\1", text) for text in given}
+    found, are_zoned = dict[str, str](), set[bool]()
+    for text in given:
+        parts = _MOMENT.fullmatch(text.strip())
+        if parts is None:
+            return {}
+        day, of_day, fraction, zone = parts.groups()
+        try:
+            moment = datetime.datetime.fromisoformat(f"{day}T{of_day or '00:00'}{_offset(zone)}")
+            if of_day is not None:
+                are_zoned.add(moment.tzinfo is not None)
+            moment = moment if moment.tzinfo is None else moment.astimezone(datetime.UTC).replace(tzinfo=None)
+        except (ValueError, OverflowError):
+            return {}
+        behind = (fraction or "").rstrip("0").rstrip(".")
+        at = moment.isoformat(" ") + behind
+        found[text] = at.removesuffix(" 00:00:00")
+    return found if len(are_zoned) < 2 else {}
+
+
+_OF_DAY = re.compile(r"[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]+)?")
+
+
+def times_of_day(texts: Any) -> Any:
+    """Return texts, if all of them are times of day without the zeros that a type with a finer unit writes."""
+    if not _all_match(texts, rf"^{_OF_DAY.pattern}$"):
+        return texts
+    return pc.replace_substring_regex(texts, _ZEROS, r"\1")
+
+
+def _offset(zone: str | None) -> str:
+    if zone is None:
+        return ""
+    return "+00:00" if zone in ("Z", "z", "UTC") else zone
 
 
 def how_it_is_read(text: str, csv: CsvFormat) -> str:

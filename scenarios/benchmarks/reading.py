@@ -1,6 +1,7 @@
 """How long a party's file becomes numbers, in processor seconds, and how much memory that takes beside the numbers.
 
     python -m scenarios.benchmarks.reading [ROWS] [FOLDER]
+    python -m scenarios.results docs/results    # its table, of the rows in docs/results/data/reading.jsonl
 
 A table of an id, six numbers with gaps, two categories, a date and a label, as CSV and as Parquet, read as `FileSource`
 does. Each reading is a process of its own, so that its peak is its own; the best of three is given, as JSON:
@@ -18,7 +19,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -70,6 +73,21 @@ def read(path: str) -> dict[str, float]:
     encode(columns, fit(columns, dict(RULES), "bank"), "bank", new=False)
     rules = time.process_time() - start
     return {"columns": rules, "whole": whole, "peak_mib": peak, "numbers_mib": block.features.nbytes / 2**20}
+
+
+def table(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return the Markdown table of committed figures: a line a version and file."""
+    header = ["version", "file", "columns, s", "whole, s", "peak, MiB", "numbers, MiB"]
+    lines = [header, ["---"] * len(header)]
+    for row in rows:
+        figures = [
+            f"{row['columns']:.2f}",
+            f"{row['whole']:.2f}",
+            f"{row['peak_mib']:.0f}",
+            f"{row['numbers_mib']:.0f}",
+        ]
+        lines.append([row["version"], row["file"], *figures])
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
 def main() -> None:

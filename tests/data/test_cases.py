@@ -685,3 +685,32 @@ def test_codes_that_look_like_exponents_stay_what_they_are(tmp_path):
     assert read_columns(tmp_path / "a.csv", "bank", wanted=None)["id"].names("").to_pylist() == ["12E4", "7E02"]
     (tmp_path / "a.csv").write_text("id\n1.2E+05\n7e+00\n")
     assert read_columns(tmp_path / "a.csv", "bank", wanted=None)["id"].names("").to_pylist() == ["120000", "7"]
+
+
+@pytest.mark.parametrize("shape", ["one", "group"])
+def test_hidden_columns_of_a_workbook_are_told(tmp_path, shape):
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    sheet = book.active
+    for row in zip(["id", *IDS], ["secret", *NOISE], ["other", *NOISE], ["v", *NOISE], strict=True):
+        sheet.append([row[0], *(one if one in ("secret", "other", "v") else float(one) for one in row[1:])])
+    if shape == "one":
+        sheet.column_dimensions["B"].hidden = True
+    else:
+        sheet.column_dimensions.group("B", "C", hidden=True)
+    book.save(tmp_path / "shop.xlsx")
+    found = [one.text for one in check_data(described(tmp_path, "shop.xlsx"))]
+    named = "columns secret" if shape == "one" else "columns secret, other"
+    assert [text for text in found if text.startswith(f"{named} of the workbook are hidden or filtered out, and read")]
+
+
+def test_rows_to_predict_without_an_id_are_told(tmp_path, caplog):
+    path = clients(tmp_path, "classes = [0, 1]", v=NOISE, id=IDS, y=LABELS)
+    path.write_text(path.read_text().replace('label = "y"', 'label = "y"\nid = "id"'))
+    run = fedactors.simulate("horizontal", path, num_rounds=1)
+    (tmp_path / "south.csv").write_text("v,id\n0.5,z1\n0.7,\n0.9,z3\n")
+    new = tmp_path / "new.toml"
+    new.write_text(path.read_text().replace('test = "test.csv"', ""))
+    run.predict(new, tmp_path / "predicted.csv")
+    assert "south.csv: 1 rows to predict have no id (first in row 2)" in caplog.text
+    assert "stand in the order of the file" in caplog.text

@@ -20,6 +20,7 @@ import torch
 import fedactors
 from fedactors.cli import main as cli
 from fedactors.data.objects import Objects, digest_of, table_of
+from fedactors.data.readers import read_columns
 from fedactors.errors import BadInput
 from fedactors.runtime import snapshots
 from fedactors.runtime.interface import Runtime
@@ -568,3 +569,25 @@ def test_objects_in_a_running_loop():
         return fedactors.simulate("pubsub-vfl", two(), **SMALL)
 
     assert asyncio.run(notebook()).metrics == fedactors.simulate("pubsub-vfl", two(), **SMALL).metrics
+
+
+def test_texts_of_numpy_are_whole_and_columns_stay_apart(tmp_path):
+    texts = np.array(["a\0b", "a\0c", "d"])
+    assert table_of({"x": texts}, "bank").column("x").to_pylist() == ["a\0b", "a\0c", "d"]
+    np.save(tmp_path / "a.npy", np.array([(one, 1.0) for one in texts.tolist()], dtype=[("x", "U3"), ("v", "f8")]))
+    assert read_columns(tmp_path / "a.npy", "bank", wanted=None)["x"].texts("") == ["a\0b", "a\0c", "d"]
+    with pytest.raises(BadInput, match="two columns are called '0'"):
+        table_of({0: [1], "0": [2]}, "bank")
+
+
+@pytest.mark.parametrize("kind", ["Int128", "UInt128"])
+def test_whole_numbers_of_128_bits_are_refused_with_casts_that_work(kind):
+    polars = pytest.importorskip("polars")
+    wide = polars.DataFrame({"x": polars.Series([2**63 - 1, 5], dtype=getattr(polars, kind))})
+    with pytest.raises(
+        BadInput, match=r"column x: holds whole numbers of 128 bits.* cast it to Int64.*String.*Float64"
+    ):
+        table_of(wide, "bank")
+    for cast, right in ((polars.Int64, [2**63 - 1, 5]), (polars.String, [str(2**63 - 1), "5"])):
+        assert table_of(wide.cast(cast), "bank").column("x").to_pylist() == right
+    assert table_of(wide.cast(polars.Float64), "bank").column("x").to_pylist() == [float(2**63 - 1), 5.0]

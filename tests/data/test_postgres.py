@@ -155,7 +155,7 @@ def test_values_do_not_depend_on_a_users_settings(reader, option, monkeypatch):
     found = TableSource(kind="postgres", where=reader + option, table="seen.t")
     assert found.describe()["n"] == "integer"
     assert found.load().to_pylist() == [
-        {"d": datetime.date(2024, 3, 5), "b": r"\x6162", "i": "1 day", "t": "€ü", "m": "$1,234.50", "n": 7}
+        {"d": datetime.date(2024, 3, 5), "b": b"ab", "i": "1 day", "t": "€ü", "m": "$1,234.50", "n": 7}
     ]
 
 
@@ -212,3 +212,30 @@ def test_a_partys_own_tables_may_be_a_servers(postgres, tmp_path, monkeypatch):
         assert name.startswith("table paid of ")
         assert PASSWORD not in name
         assert data.part("shop").load().ids.tolist() == ["1", "3"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "words", "advised"),
+    [
+        ("integer[]", "{1,2}", "holds arrays", "x[1] AS x1"),
+        ("money", "1234.50", "holds amounts", "x::numeric AS x"),
+        ("interval", "1 day", "holds time spans", "EXTRACT(EPOCH FROM x) AS x"),
+        ("int4range", "[1,5)", "holds ranges", "lower(x) AS x_from, upper(x) AS x_to"),
+    ],
+)
+def test_texts_that_are_no_values_are_refused_with_a_view_that_works(postgres, kind, text, words, advised):
+    import psycopg
+
+    with psycopg.connect(postgres_address(postgres), autocommit=True) as base:
+        base.execute(f"DROP TABLE IF EXISTS unclear CASCADE; CREATE TABLE unclear (n integer, x {kind})")
+        base.execute("INSERT INTO unclear VALUES (1, %s), (2, NULL)", [text])
+        base.execute(f"CREATE VIEW cleared AS SELECT n, {advised} FROM unclear")
+    where = postgres_address(postgres)
+    source = TableSource(kind="postgres", where=where, table="unclear")
+    assert source.load(["n"]).num_rows == 2
+    with pytest.raises(SourceError, match=words) as refused:
+        source.load(["n", "x"])
+    assert advised in str(refused.value)
+    cleared = TableSource(kind="postgres", where=where, table="cleared")
+    assert set(cleared.describe().values()) <= {"integer", "decimal", "float"}
+    assert cleared.load().num_rows == 2

@@ -8,14 +8,18 @@ import numpy as np
 import openpyxl
 import pandas as pd
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import torch
 
 import fedactors
+from fedactors.data.checks import check_data
+from fedactors.data.description import load_description
 from fedactors.data.objects import table_of
 from fedactors.data.readers import read_columns
 from fedactors.data.sources import FileSource
+from fedactors.data.values import Column
 from fedactors.errors import BadInput
 from fedactors.runtime.snapshots import object_at
 
@@ -154,3 +158,28 @@ def test_a_data_set_of_hugging_face_is_what_its_format_makes_of_it():
         table_of(tenfold, "bank")
     with pytest.raises(BadInput, match=r'bank: .*2 splits \(train, test\); give one, as data\["train"\]'):
         table_of(datasets.DatasetDict(train=whole, test=whole), "bank")
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_long_whole_numbers_beside_small_ones_are_exact_as_ids_and_told_as_features(tmp_path, kind):
+    size = 30
+    numbers = [2**53, 2**53 + 1, *range(size - 2)]
+    table = pa.table({"id": numbers, "v": numbers, "y": [row % 2 for row in range(size)]})
+    write = pa.csv.write_csv if kind == "csv" else pq.write_table
+    write(table, tmp_path / f"bank.{kind}")
+    pa.csv.write_csv(pa.table({"id": numbers, "w": list(range(size))}), tmp_path / "shop.csv")
+    path = tmp_path / "parties.toml"
+    path.write_text(
+        '[task]\ntype = "binary"\nalignment = "hash"\n'
+        f'[parties.bank]\npath = "bank.{kind}"\nid = "id"\nlabel = "y"\n[parties.shop]\npath = "shop.csv"\nid = "id"\n'
+    )
+    assert load_description(path).part("bank").load().ids.tolist() == list(map(str, numbers))
+    told = "9007199254740992 and 9007199254740993 are one number in double precision; write ids as texts"
+    assert [one.column for one in check_data(path) if one.text == told] == ["v"]
+
+
+def test_a_date_of_the_year_0_is_none(tmp_path):
+    column = Column("d", pa.array(["0000-01-01", "2017-01-01"]))
+    moments, wrong = column.moments("")
+    assert wrong == {0: "0000-01-01"}
+    assert str(moments[1]).startswith("2017-01-01")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -51,6 +52,7 @@ from fedactors.learning.metrics import Task
 from fedactors.messages.codec import decode, encode, wire_type
 from fedactors.validation import is_in_library
 
+_log = logging.getLogger(__name__)
 Index = NDArray[np.int64]
 
 
@@ -400,6 +402,14 @@ class HorizontalFile:
         # a name is no row's alone, and a row without one is predicted too
         refused = {row: reason for row, reason in block.unusable.items() if reason not in (NO_ID, UNSEEN_ID)}
         unusable = dict.fromkeys(map(int, np.flatnonzero(missing)), "missing values") | refused
+        if nameless := [row for row, reason in block.unusable.items() if reason == NO_ID]:
+            _log.warning(
+                "%s: %d rows to predict have no id (first in row %d): their predictions have none either, and stand in "
+                "the order of the file",
+                self.file.where,
+                len(nameless),
+                1 + min(nameless),
+            )
         check_usable(replace(block, unusable=unusable), self.file.where)
         features = replace(self, image_folder=image_folder)._samples(np.nan_to_num(block.features))
         return NewBlock(ids=block.ids, features=features, unusable=unusable)
