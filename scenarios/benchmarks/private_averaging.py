@@ -95,7 +95,8 @@ def by_flower(data: str, given: Mapping[str, Any], metric: str, seed: int) -> tu
     from fedactors.actors.context import derived_seed
     from fedactors.config import build
     from fedactors.data.layouts.horizontal import rows_key, rows_of
-    from fedactors.learning.local_training import evaluate_model, train_locally
+    from fedactors.learning.local_training import evaluate_model
+    from fedactors.learning.many_clients import train_clients
     from fedactors.learning.network import initial_vector
     from protocols.horizontal.algorithm import local_training
     from protocols.horizontal.config import HorizontalConfig
@@ -108,12 +109,18 @@ def by_flower(data: str, given: Mapping[str, Any], metric: str, seed: int) -> tu
     spec = model_spec(config, inputs=clients[0][0].shape[1:], task=dealt.task, num_classes=dealt.num_classes)
     model_P, norm = initial_vector(spec, derived_seed(seed, "all clients", "model")), float(given["client_clip_norm"])
     for number in range(1, config.num_rounds + 1):
-        training, answers = local_training(config, dealt.task, number), []
-        for client, (x, y) in enumerate(clients):
-            order = derived_seed(seed, f"client {client}", f"rows {number}")
-            made = [train_locally(spec, model_P, x, y, seed=order, training=training).vector.copy()]
+        results = train_clients(
+            spec,
+            [model_P] * len(clients),
+            clients,
+            seeds=[derived_seed(seed, f"client {client}", f"rows {number}") for client in range(len(clients))],
+            training=local_training(config, dealt.task, number),
+            weights=[None] * len(clients),
+            together=True,
+        )
+        answers = [([result.vector.copy()], 1) for result in results]
+        for made, _ in answers:
             compute_clip_model_update(made, [model_P], norm)
-            answers.append((made, 1))
         mean = aggregate(answers)
         noise = compute_stdv(config.client_noise_multiplier, norm, len(clients))
         add_gaussian_noise_inplace(mean, noise)
