@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from fedactors.errors import BadInput
 from fedactors.options import RunOptions
 from fedactors.plugins import Aim, Protocol, discover, find_protocol
+from fedactors.validation import suggested
 
 if TYPE_CHECKING:
     from fedactors.data.checks import DataFinding
@@ -1031,8 +1032,18 @@ def _data(given: Data | None) -> str | None:
     )
 
 
+_ARGUMENTS = ("data", "runtime", "seed", "out", "address", "callbacks", "network", "faults")
+"""What `run` or `simulate` take beside settings."""
+
+
 def _hold_code(protocol: Protocol, settings: Words) -> tuple[Words, list[HeldObject]]:
     """Return settings with addresses in place of objects, and the objects, which live as long as they are kept."""
+    if isinstance(settings, Mapping):
+        fields = protocol.Config.__dataclass_fields__
+        for name in settings:
+            if name not in fields:
+                known = [*fields, *(one for one in _ARGUMENTS if one != name)]
+                raise BadInput(f"{name}: unknown key{suggested(name, known)}")
     if not isinstance(settings, Mapping) or all(isinstance(one, (str, int, float)) for one in settings.values()):
         return settings, []
     from fedactors.config import code_fields
@@ -1055,7 +1066,7 @@ def _where(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return options that a method took as keyword arguments."""
     known = RunOptions.__dataclass_fields__
     if unknown := next((name for name in given if name not in known), None):
-        raise BadInput(f"{unknown}: unknown option (known: {', '.join(known)})")
+        raise BadInput(f"{unknown}: unknown option{suggested(unknown, known)}")
     return {**given, "data": _data(given.get("data"))}
 
 

@@ -15,7 +15,9 @@ configuration names code gives the same name again (``--allow-import package.mod
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import functools
 import importlib
 import json
 import math
@@ -382,12 +384,23 @@ def check_trusted(config: Any, trusted: Collection[str], location: str) -> None:
         raise BadInput(f"--allow-import: {unknown[0][:200]!r} is not allowed: {location} names no such code")
 
 
-def load_code(field: str, address: str) -> Callable[..., Any]:
+def load_code(field: str, address: str, *, several: bool = False) -> Callable[..., Any]:
     """Import what a field names, from the path or the working directory.
+
+    An address may give arguments by name, which are called with whenever what it names is:
+    ``torchmetrics.classification:MulticlassF1Score(num_classes=10, average="macro")``.
+
+    Args:
+        field: which names it.
+        address: ``package.module:function``.
+        several: whether a list of functions is allowed too.
 
     Raises:
         BadInput: nothing callable is there, or its module cannot be imported.
     """
+    named, bracket, given = address.partition("(")
+    if bracket:
+        return functools.partial(load_code(field, named), **_arguments(field, address, bracket + given))
     module, _, name = address.partition(":")
     if not (module and name and all(part.isidentifier() for part in [*module.split("."), name])):
         raise BadInput(f"{field}: {address!r} is not allowed: write package.module:function")
@@ -402,7 +415,21 @@ def load_code(field: str, address: str) -> Callable[..., Any]:
         kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
         reason = f"{kind}{error}".splitlines()[0]
         raise BadInput(f"{field}: {address!r} is not allowed: {module} cannot be imported ({reason})") from error
-    if not callable(found):
+    if not (several and isinstance(found, list | tuple) and all(map(callable, found))) and not callable(found):
         raise BadInput(f"{field}: {address!r} is not allowed: it is a {type(found).__name__}, not a function")
     made: Callable[..., Any] = found
     return made
+
+
+def _arguments(field: str, address: str, text: str) -> dict[str, Any]:
+    """Return the arguments of an address: numbers, texts, lists and the like, each by its name."""
+    try:
+        call = ast.parse(f"f{text}", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args:
+            raise ValueError("an argument has no name")
+        return {str(one.arg): ast.literal_eval(one.value) for one in call.keywords if one.arg is not None}
+    except (ValueError, SyntaxError):
+        raise BadInput(
+            f"{field}: {address!r} is not allowed: give arguments by name, numbers or texts in quotes: "
+            "package.module:function(number=2, kind='macro')"
+        ) from None

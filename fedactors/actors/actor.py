@@ -304,6 +304,11 @@ class Actor:
         context = self._context
         return noise_rng(context.seed, self.name, purpose, context.reproducible_noise)
 
+    @property
+    def draws_reproducibly(self) -> bool:
+        """Whether noise, masks and salts follow from the run's seed, so that nothing is private."""
+        return self._context.reproducible_noise
+
 
 class Client(Actor):
     """An actor of a party that owns data."""

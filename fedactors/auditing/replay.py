@@ -23,7 +23,7 @@ import math
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field, is_dataclass, replace
 from dataclasses import fields as dataclass_fields
 from typing import Any
 
@@ -31,9 +31,10 @@ import numpy as np
 
 from fedactors.actors.context import Ref, derived_rng
 from fedactors.actors.remote import DRIVER
+from fedactors.data.layouts.horizontal import HorizontalBlock, HorizontalData, Rows, rows_key, rows_of
 from fedactors.data.layouts.vertical import Neighbour
 from fedactors.errors import FedactorsError
-from fedactors.messages.codec import freeze, type_name
+from fedactors.messages.codec import freeze, type_name, wire_type
 from fedactors.plugins import Protocol
 from fedactors.privacy.accounting import (
     EVERYBODY,
@@ -487,3 +488,87 @@ def _same_entropy(seed: int) -> Iterator[None]:
         yield
     finally:
         os.urandom, secrets.token_bytes = before
+
+
+# --- neighbours of horizontal data ------------------------------------------------------------------------------------
+
+_FACTORS = (1.0, 100.0, 0.0, -1.0)
+"""Of another row's features, in a row's place."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _WithClient(HorizontalData):
+    """Data in which one client has other rows."""
+
+    changed: int
+    other: Rows | OtherRow | RowsAgain
+
+    def client(self, index: int) -> Any:
+        """Return the source of a client's rows."""
+        return self.other if index == self.changed else super().client(index)
+
+
+@wire_type
+class RowsAgain:
+    """Another client's rows, each as often as makes a number of them."""
+
+    source: Rows
+    count: int
+
+    def load(self) -> HorizontalBlock:
+        """Load them."""
+        block = self.source.load()
+        index = np.resize(np.arange(len(block.labels)), self.count)
+        return replace(block, features=block.features[index], labels=np.asarray(block.labels)[index])
+
+    def labels(self) -> Any:
+        """Load the labels alone."""
+        return self.load().labels
+
+
+@wire_type
+class OtherRow:
+    """A client's rows, one of which has other features, a multiple of another row's, and that row's label."""
+
+    source: Rows
+    row: int
+    by: int
+    factor: float
+
+    def load(self) -> HorizontalBlock:
+        """Load them."""
+        block = self.source.load()
+        features, labels = block.features.copy(), np.array(block.labels)
+        features[self.row], labels[self.row] = self.factor * features[self.by], labels[self.by]
+        return replace(block, features=features, labels=labels)
+
+    def labels(self) -> Any:
+        """Load the labels alone."""
+        return self.load().labels
+
+
+def replaced_client(data: HorizontalData, client: int, other: int, *, as_many: bool = False) -> Neighbour:
+    """Return data in which a client has another one's rows, with `as_many` as often as makes its number of rows."""
+    rows: Any = data.client(other)
+    if as_many:
+        rows = RowsAgain(source=rows, count=len(rows_of(rows_key(data.client(client)))[1]))
+    label = f"client {client} with the rows of client {other}"
+    return Neighbour(label=label, kind="client", data=_with_client(data, client, rows))
+
+
+def replaced_rows(data: HorizontalData, clients: Sequence[int], count: int, seed: int) -> Sequence[Neighbour]:
+    """Return data in which one row of one of some clients is another: its features zeros or large, its label too."""
+    rng, found = np.random.default_rng(seed), []
+    for number in range(count):
+        client = int(rng.choice(np.asarray(clients)))
+        row, by = rng.choice(len(rows_of(rows_key(data.client(client)))[1]), 2, replace=False).tolist()
+        factor = _FACTORS[number % len(_FACTORS)]
+        other = OtherRow(source=data.client(client), row=row, by=by, factor=factor)
+        label = f"row {row} of client {client} by {factor:g} times row {by}"
+        found.append(Neighbour(label=label, kind="row", data=_with_client(data, client, other)))
+    return found
+
+
+def _with_client(data: HorizontalData, client: int, rows: Any) -> HorizontalData:
+    given = {field.name: getattr(data, field.name) for field in dataclass_fields(HorizontalData)}
+    return _WithClient(**given, changed=client, other=rows)

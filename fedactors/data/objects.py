@@ -321,7 +321,10 @@ def _different(parties: Mapping[str, Any]) -> Mapping[str, Any]:
     seen: dict[int, str] = {}
     for name, value in parties.items():
         if (other := seen.setdefault(id(value), name)) != name:
-            raise BadInput(f"{name}: its object is {other}'s already: each party has data of its own")
+            raise BadInput(
+                f"{name}: its object is {other}'s already: each party has data of its own; give its own rows, or if "
+                "several are to have the same rows, a copy: copy.copy(rows)"
+            )
     return parties
 
 

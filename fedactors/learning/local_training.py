@@ -43,6 +43,7 @@ from fedactors.learning.models import (
     build_skeleton,
     find_code,
     fork_draws,
+    instance_of,
     nonlinear_weights,
     num_terms,
     task_loss,
@@ -184,8 +185,7 @@ def user_loss(address: str, output_BO: Tensor, target_B: Tensor) -> Tensor:
 
     A class is made first, ``torch.nn:HuberLoss``. Outputs are (B, O), of a single one (B), of tokens (B, K, O).
     """
-    found = find_code("loss", address)
-    loss = found() if isinstance(found, type) else found
+    loss = instance_of(find_code("loss", address))
     output = output_BO.squeeze(1) if output_BO.shape[1:] == (1,) else output_BO
     is_number = output.ndim == 1 or target_B.is_floating_point()
     made: Tensor = loss(output, target_B.to(output.dtype) if is_number else target_B)

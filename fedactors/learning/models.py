@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import inspect
 import itertools
 import math
@@ -399,7 +400,15 @@ def find_code(field: str, address: str) -> Any:
     Raises:
         BadInput: nothing is there.
     """
-    return object_at(address, field) if is_object(address) else load_code(field, address)
+    if is_object(address):
+        return object_at(address, field)
+    return load_code(field, address, several=field == "metric")
+
+
+def instance_of(found: Any) -> Any:
+    """Return code as it is called with outputs and targets: of a class an instance, with the arguments that it has."""
+    is_class = isinstance(found.func if isinstance(found, functools.partial) else found, type)
+    return found() if is_class else found
 
 
 def code_name(address: str) -> str:
@@ -416,7 +425,20 @@ def _user_model(spec: ModelSpec) -> nn.Module:
     if not isinstance(module, nn.Module):
         raise BadInput(f"model: {code_name(spec.name)} returned a {type(module).__name__}, not a torch.nn.Module")
     module.register_forward_hook(_logits)
+    for part in module.modules():
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag):
+            part.register_forward_pre_hook(_whole_numbers)
+    if hasattr(module, "get_input_embeddings"):  # of `transformers`, which computes with tokens before it looks them up
+        module.register_forward_pre_hook(_whole_numbers)
     return module.to(device="cpu", dtype=spec.dtype)
+
+
+def _whole_numbers(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Give tokens as whole numbers to who looks them up: samples arrive as floats."""
+    first = inputs[0] if inputs else None
+    if isinstance(first, Tensor) and first.is_floating_point():
+        return (first.long(), *inputs[1:])
+    return inputs
 
 
 def _takes_shape(factory: Any) -> bool:

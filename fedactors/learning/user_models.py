@@ -50,6 +50,7 @@ from fedactors.learning.models import (
     code_name,
     find_code,
     fork_draws,
+    instance_of,
     target_shape,
 )
 from fedactors.learning.network import Array, base_digest, statistics_of, train_mode
@@ -265,7 +266,7 @@ def _shape_of(output_BO: Tensor) -> tuple[int, ...]:
 
 
 def user_metrics(task: Task, target_N: Array, output_NO: Array, address: str) -> dict[str, float]:
-    """Return what a user's metric finds on rows: a number by its name, or several by theirs.
+    """Return what a user's metric, or a list of them, finds on rows: a number by its name, or several by theirs.
 
     A metric of `torchmetrics` is given predictions and targets as tensors; a function whose first argument is
     ``y_true``, or of scikit-learn, the targets, and classes (``y_pred``) or probabilities (``y_score``, ``y_prob``,
@@ -278,23 +279,29 @@ def user_metrics(task: Task, target_N: Array, output_NO: Array, address: str) ->
     if task == "tokens":
         target_N, output_NO = counted(np.asarray(target_N), np.asarray(output_NO))
         task = "multiclass"
-    found = find_code("metric", address)
-    found = (
-        found() if isinstance(found, type) else copy.deepcopy(found) if isinstance(found, torch.nn.Module) else found
-    )
+    found, named = find_code("metric", address), dict[str, float]()
     where = f"metric: {code_name(address)} is not allowed"
-    try:
-        with fork_draws(0):
-            value = _measured(task, np.asarray(target_N), np.asarray(output_NO), found)
-        title = getattr(found, "__name__", type(found).__name__)
-        named = {
-            str(name): float(one) for name, one in (value if isinstance(value, Mapping) else {title: value}).items()
-        }
-    except Exception as error:
-        raise BadInput(f"{where}: on {len(target_N)} rows it fails: {_line(error)}") from error
+    for one in found if isinstance(found, list | tuple) else [found]:
+        metric = copy.deepcopy(one) if isinstance(one, torch.nn.Module) else instance_of(one)
+        try:
+            with fork_draws(0):
+                value = _measured(task, np.asarray(target_N), np.asarray(output_NO), metric)
+            made = value if isinstance(value, Mapping) else {_title(metric): value}
+            numbers = {str(name): float(number) for name, number in made.items()}
+        except Exception as error:
+            raise BadInput(f"{where}: on {len(target_N)} rows it fails: {_line(error)}") from error
+        if again := next((name for name in numbers if name in named), None):
+            raise BadInput(f"{where}: two are called {again}; let one return its number by a name: {{name: number}}")
+        named |= numbers
     if wrong := next((name for name in named if not re.fullmatch(r"[\w.@-]+", name)), None):
         raise BadInput(f"{where}: {wrong!r} is no name of a metric: use letters, digits and _")
     return named
+
+
+def _title(metric: Any) -> str:
+    """Return the name of a function, also of one with arguments, or of an object's class."""
+    function = metric.func if isinstance(metric, functools.partial) else metric
+    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def _measured(task: Task, target_N: Array, output_NO: Array, metric: Any) -> Any:
@@ -354,9 +361,14 @@ def hold_object(field: str, value: Any) -> HeldObject:
     Raises:
         BadInput: it is no code.
     """
-    if not callable(value):
+    if field == "metric" and isinstance(value, list | tuple) and value:
+        value = [find_code(field, one) if isinstance(one, str) else one for one in value]
+        is_callable = all(map(callable, value))
+    else:
+        is_callable = callable(value)
+    if not is_callable:
         raise BadInput(f"{field}: {type(value).__name__} is not allowed: give a module, a function or a class")
-    word = re.sub(r"\W", "_", getattr(value, "__name__", type(value).__name__))[:60]
+    word = re.sub(r"\W", "_", _title(value))[:60]
     return hold(f"{OBJECT}{word}:{Fingerprint().of(value)}", value)
 
 
@@ -371,6 +383,8 @@ def code_facts(config: Any) -> dict[str, dict[str, str]]:
 
 def source_of(value: Any) -> str:
     """Return the source text of a function, a class, or a module's class; empty where nobody has it."""
+    if isinstance(value, list):
+        return "\n\n".join(filter(None, map(source_of, value)))[:_MOST_SOURCE]
     given = value if inspect.isclass(value) or inspect.isfunction(value) else type(value)
     if _is_library(given.__module__):
         return ""

@@ -288,6 +288,51 @@ class RecordPrivacy:
         )
 
 
+@dataclass(frozen=True)
+class ClientPrivacy:
+    """How noise hides each client's change of a model, clipped to a norm of 1: in units of the clip norm."""
+
+    noise_multiplier: float
+    """z: deviation of the noise on a change, or on a sum of changes, in clip norms."""
+    sample_rate: float = 1.0
+    """Probability with which a client takes part, drawn in secret (Poisson); 1: no amplification is claimed."""
+
+    def epsilon(self, num_releases: int, delta: float) -> float:
+        """Return what so many releases cost a client that is there or not."""
+        return dpsgd_epsilon(
+            noise_multiplier=self.noise_multiplier,
+            steps=num_releases,
+            delta=delta,
+            sampling="poisson" if self.sample_rate < 1 else "full",
+            sample_rate=self.sample_rate,
+        )
+
+    def record(
+        self, party: str, message_type: str, num_releases: int, delta: float, note: str, *, is_restored: bool
+    ) -> PrivacyRecord:
+        """Return a party's line of the privacy ledger: what no client of it exceeds."""
+        is_secret, uncovered = self.sample_rate < 1, (INTERRUPTED,) if is_restored else ()
+        return PrivacyRecord(
+            party=party,
+            message_type=message_type,
+            mechanism="gaussian",
+            neighbour=CLIENT_PRESENCE,
+            clip_norm=1.0,
+            noise_scale=self.noise_multiplier,
+            releases=num_releases,
+            sampling="poisson" if is_secret else "full",
+            sensitivity=1.0,
+            touched=num_releases,
+            sample_rate=self.sample_rate,
+            rigorous_mu=None if is_secret else math.sqrt(num_releases) / self.noise_multiplier,
+            epsilon=self.epsilon(num_releases, delta),
+            delta=delta,
+            uncovered=uncovered,
+            covered=not uncovered,
+            note=f"in units of the clip norm; one client's rows are there or not; {note}",
+        )
+
+
 @functools.lru_cache(maxsize=64)
 def dpsgd_noise_multiplier(
     *,

@@ -194,11 +194,6 @@ class SecureSummand(Client):
         """Name of the one actor that may ask for sums."""
         return self._adder
 
-    @property
-    def draws_reproducibly(self) -> bool:
-        """Whether secrets follow from the run's seed, so that nothing is private."""
-        return self._context.reproducible_noise
-
     def entropy(self, purpose: str) -> Entropy:
         """Return a source of secret bytes: the operating system's, between organisations whatever a setting says.
 

@@ -31,7 +31,7 @@ from fedactors.learning.local_training import LocalTraining
 from fedactors.learning.many_clients import rows_on, train_clients
 from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import statistics_mask
-from fedactors.privacy.accounting import CLIENT_PRESENCE, INTERRUPTED, PrivacyRecord
+from fedactors.privacy.accounting import CLIENT_PRESENCE, PrivacyRecord
 from fedactors.privacy.mechanisms import clip_rows
 from fedactors.secure_sums.primitives import FixedPoint
 from fedactors.secure_sums.protocol import noise_part
@@ -42,7 +42,6 @@ from protocols.horizontal.messages import Floats
 RELEASE = "clients' changes"
 """What the server's releases are called in an audit."""
 _LARGEST_BIT = 0.5
-_UNIT = "in units of the clip norm; one client's rows are there or not"
 
 
 def expected_clients(config: HorizontalConfig, num_clients: int) -> float:
@@ -165,25 +164,6 @@ def record(
             epsilon=math.inf,
             note="the server reads them, and is trusted to add the noise of its own line",
         )
-    rate, sigma = config.client_sampling_rate, config.client_noise_multiplier
-    uncovered = (INTERRUPTED,) if is_restored else ()
     who = "the server is trusted: holds against all who see its models" if is_server else "discrete Gaussian, in sums"
-    return PrivacyRecord(
-        party=party,
-        message_type="PrivateOrder" if is_server else "ClippedChanges",
-        mechanism="gaussian",
-        neighbour=CLIENT_PRESENCE,
-        clip_norm=1.0,
-        noise_scale=sigma,
-        releases=num_rounds,
-        sampling="full" if rate is None else "poisson",
-        sensitivity=1.0,
-        touched=num_rounds,
-        sample_rate=rate or 1.0,
-        rigorous_mu=math.sqrt(num_rounds) / sigma if rate is None else None,
-        epsilon=config.epsilon_of(num_rounds),
-        delta=config.delta,
-        uncovered=uncovered,
-        covered=not uncovered,
-        note=f"{_UNIT}; {who}",
-    )
+    message_type = "PrivateOrder" if is_server else "ClippedChanges"
+    return config.client_privacy.record(party, message_type, num_rounds, config.delta, who, is_restored=is_restored)

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from fedactors.config import Device, NamedCode, OnlyWith, config, is_code
 from fedactors.learning.metrics import Task
 from fedactors.learning.optimizers import OptimizerSpec, Schedule, StepSettings
-from fedactors.privacy.accounting import RecordPrivacy, dpsgd_epsilon
+from fedactors.privacy.accounting import ClientPrivacy, RecordPrivacy
 from fedactors.secure_sums.primitives import threshold_of
 
 Algorithm = Literal["fedavg", "fedprox", "scaffold", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedrep", "ditto"]
@@ -466,13 +466,12 @@ class HorizontalConfig(StepSettings):
 
     def epsilon_of(self, num_rounds: int) -> float:
         """Return what so many rounds cost a client whose rows are there or not, at `delta`."""
-        return dpsgd_epsilon(
-            noise_multiplier=self.client_noise_multiplier,
-            steps=num_rounds,
-            delta=self.delta,
-            sampling="full" if self.client_sampling_rate is None else "poisson",
-            sample_rate=self.client_sampling_rate or 1.0,
-        )
+        return self.client_privacy.epsilon(num_rounds, self.delta)
+
+    @property
+    def client_privacy(self) -> ClientPrivacy:
+        """How each client is hidden, where it is."""
+        return ClientPrivacy(self.client_noise_multiplier, self.client_sampling_rate or 1.0)
 
     @property
     def measures_columns(self) -> bool:

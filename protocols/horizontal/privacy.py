@@ -7,19 +7,19 @@ features another row's, zeros or large, and another label.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fedactors.actors.context import derived_seed
 from fedactors.auditing.attacks import MOST_HOLDERS, Surface, models_surface
-from fedactors.data.layouts.horizontal import HorizontalBlock, HorizontalData, Rows, read_reading, rows_key, rows_of
+from fedactors.auditing.replay import replaced_client, replaced_rows
+from fedactors.data.layouts.horizontal import HorizontalData, read_reading, rows_key, rows_of
 from fedactors.data.layouts.vertical import Neighbour
 from fedactors.data.new_rows import actor_state
 from fedactors.errors import BadInput
 from fedactors.learning.local_training import LocalTraining
-from fedactors.messages.codec import wire_type
 from fedactors.serving.parts import Part
 from protocols.horizontal import algorithm, client_dp
 from protocols.horizontal.algorithm import NOTHING
@@ -28,20 +28,6 @@ from protocols.horizontal.data import sites_of
 from protocols.horizontal.run import SERVER
 from protocols.horizontal.serving import make_part
 from protocols.horizontal.standardisation import as_read
-
-_FACTORS = (1.0, 100.0, 0.0, -1.0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Swapped(HorizontalData):
-    """Data in which one client has another one's rows."""
-
-    changed: int
-    source: int
-
-    def client(self, index: int) -> Rows:
-        """Return the source of a client's rows."""
-        return super().client(self.source if index == self.changed else index)
 
 
 def neighbours(
@@ -52,59 +38,9 @@ def neighbours(
     held = sites[party] if party in sites else range(data.num_clients)
     pairs = [(one, other) for one in held for other in range(data.num_clients) if one != other]
     chosen = np.random.default_rng(seed).permutation(len(pairs))[:count]
-    given = {field.name: getattr(data, field.name) for field in fields(data)}
     if config.record_clip_norm is not None:
-        return _replaced_rows(data, held, count, seed)
-    return [
-        Neighbour(
-            label=f"client {pairs[index][0]} with the rows of client {pairs[index][1]}",
-            kind="client",
-            data=_Swapped(**given, changed=pairs[index][0], source=pairs[index][1]),
-        )
-        for index in chosen
-    ]
-
-
-@wire_type
-class OtherRow:
-    """A client's rows, one of which has other features, a multiple of another row's, and that row's label."""
-
-    source: Rows
-    row: int
-    by: int
-    factor: float
-
-    def load(self) -> HorizontalBlock:
-        """Load them."""
-        block = self.source.load()
-        features, labels = block.features.copy(), np.array(block.labels)
-        features[self.row], labels[self.row] = self.factor * features[self.by], labels[self.by]
-        return replace(block, features=features, labels=labels)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _WithRow(HorizontalData):
-    """Data in which one client has one row otherwise."""
-
-    changed: int
-    other: OtherRow
-
-    def client(self, index: int) -> Any:
-        """Return the source of a client's rows."""
-        return self.other if index == self.changed else super().client(index)
-
-
-def _replaced_rows(data: HorizontalData, clients: Sequence[int], count: int, seed: int) -> Sequence[Neighbour]:
-    rng, found = np.random.default_rng(seed), []
-    given = {field.name: getattr(data, field.name) for field in fields(data)}
-    for number in range(count):
-        client = int(rng.choice(np.asarray(clients)))
-        row, by = rng.choice(len(rows_of(rows_key(data.client(client)))[1]), 2, replace=False).tolist()
-        factor = _FACTORS[number % len(_FACTORS)]
-        other = OtherRow(source=data.client(client), row=row, by=by, factor=factor)
-        label = f"row {row} of client {client} by {factor:g} times row {by}"
-        found.append(Neighbour(label=label, kind="row", data=_WithRow(**given, changed=client, other=other)))
-    return found
+        return replaced_rows(data, held, count, seed)
+    return [replaced_client(data, *pairs[index]) for index in chosen]
 
 
 def surface(config: HorizontalConfig, data: HorizontalData, states: Mapping[str, bytes], seed: int) -> Surface:

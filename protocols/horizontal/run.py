@@ -136,7 +136,7 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
     metrics = {**state.scores, **alone, **chosen}
     as_given = bool(data.files) and config.standardisation == "none"
     notes = unlearned(state.unpredicted, "validation" if config.num_validation else "test", data, as_given)
-    notes += absences(state) + gains
+    notes += absences(state) + gains + worst_client(state.of_clients, watch)
     extra = {"clients": state.num_clients, "parameters": state.num_parameters, **({"notes": notes} if notes else {})}
     if config.local_parameters:
         extra["local_parameters"] = state.local
@@ -218,6 +218,17 @@ def spread_of(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
         values = [one[name] for one in found.values()]
         made |= {f"lowest_{name}": min(values), f"highest_{name}": max(values), f"spread_{name}": pstdev(values)}
     return made
+
+
+def worst_client(found: Mapping[str, Mapping[str, float]], watch: Watch) -> list[str]:
+    """Return the line that names the client that the model serves worst, of several that measure."""
+    name = watch.metric.partition("/")[2]
+    values = {client: metrics[name] for client, metrics in found.items() if name in metrics}
+    if len(values) < 2:
+        return []
+    lowest, highest = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
+    best, worst = (highest, lowest) if watch.mode == "max" else (lowest, highest)
+    return [f"worst client: {worst} with {name} {values[worst]:.4g}; best: {best} with {values[best]:.4g}"]
 
 
 def unlearned(unpredicted: int, split: Split, data: HorizontalData, as_given: bool) -> list[str]:

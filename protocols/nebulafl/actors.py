@@ -316,7 +316,9 @@ class Auditor(Server):
         self.reading = reading_of(self._part).text
         work = Work(EVALUATION, 1.0)
         return messages.Measurement(
-            await self.compute(evaluate, self._model, mean_P, self._key, self._config.device, work=work)
+            await self.compute(
+                evaluate, self._model, mean_P, self._key, self._config.device, self._config.user_metric, work=work
+            )
         )
 
     async def _ask_model(self, name: str) -> Any:

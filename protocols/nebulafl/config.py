@@ -9,9 +9,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from fedactors.config import Device, NamedCode, OnlyWith, config, named_files
+from fedactors.config import Device, NamedCode, OnlyWith, config, is_code, named_files
 from fedactors.errors import BadInput
 from fedactors.learning.optimizers import OptimizerSpec, StepSettings
+from fedactors.privacy.accounting import ClientPrivacy, RecordPrivacy
 from fedactors.secure_sums.primitives import FEWEST
 from fedactors.validation import read_text, shown
 
@@ -101,6 +102,7 @@ class NebulaFLConfig(StepSettings):
         "on_party_loss": "Lost parties",
         "attestation": "Trust and placement",
         "secure_aggregation": "Privacy",
+        "client_clip_norm": "Privacy",
     }
     files: ClassVar = {"catalogue": EXAMPLES, "network": EXAMPLES}
     only_with: ClassVar[OnlyWith] = {
@@ -119,13 +121,20 @@ class NebulaFLConfig(StepSettings):
         "restart_seconds": {"on_party_loss": ("restart",)},
         "secure_range": {"secure_aggregation": (True,)},
         "momentum": {"optimizer": ("sgd",)},
+        "delta": {"client_clip_norm": None, "record_clip_norm": None},
+        "max_epsilon": {"client_clip_norm": None, "record_clip_norm": None},
     }
 
     algorithm: Algorithm = "nebulafl"
     """NebulaFL, or a baseline on the same centers, containers, hardware and cost model."""
     model: NamedCode = "auto"
-    """Model name, or your own ``package.module:function``; the catalogue needs a throughput for it. ``auto`` chooses by
-    the shape of a sample."""
+    """Model name, or your own ``package.module:function``; ``auto`` chooses by the shape of a sample. One of your
+    own that the catalogue does not name is tried: its operations tell its throughput from that of ``auto``."""
+    loss: NamedCode = "auto"
+    """Loss of a batch, ``package.module:function`` of your own, called with outputs and targets; ``auto`` is
+    cross-entropy."""
+    metric: NamedCode = "none"
+    """A further metric: ``package.module:function`` of your own, of scikit-learn or of torchmetrics."""
     normalisation: Literal["group", "batch", "none"] = "group"
     """Normalisation of ``resnet18`` and ``vgg16``; batch normalisation also averages running statistics."""
     num_centers: int = Field(default=4, ge=1)
@@ -170,7 +179,12 @@ class NebulaFLConfig(StepSettings):
     local_epochs: int = Field(default=5, ge=1)
     """Local epochs per training."""
     batch_size: int = Field(default=50, ge=1)
-    """Batch size of local SGD."""
+    """Batch size of local SGD; with `record_clip_norm` the number of rows expected in a Poisson batch."""
+    micro_batch_size: int | None = Field(default=None, ge=1)
+    """Rows whose gradients are computed at once and added up to a step's (gradient accumulation); none for all."""
+    precision: Literal["full", "bf16"] = "full"
+    """``bf16``: models compute local steps in bfloat16 where torch can (autocast); parameters, losses, what travels and
+    measurements stay in full precision."""
     learning_rate: float = Field(default=0.01, gt=0)
     """Learning rate of local steps; a schedule counts rotations, or intervals as long of a baseline."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
@@ -229,6 +243,21 @@ class NebulaFLConfig(StepSettings):
     `fedhisyn` with three or more centers per average."""
     secure_range: float = Field(default=100.0, gt=0, le=1e9)
     """Largest absolute value in secure sums; the error of a sum over M centers is at most M^2 2^-32 times this."""
+    client_clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Differential privacy for containers: clip what each training changes of the model to this L2 norm; none: no such
+    privacy."""
+    client_noise_multiplier: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Deviation of the Gaussian noise on each of these changes, in clip norms; drawn where the container is."""
+    record_clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Differential privacy for rows, DP-SGD in each container: clip each row's gradient to this L2 norm; none: no such
+    privacy."""
+    record_noise_multiplier: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Deviation of the Gaussian noise on each step's sum of gradients, in clip norms."""
+    delta: float = Field(default=1e-5, gt=0, lt=1)
+    """At which epsilon is stated."""
+    max_epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """A container trains no more once another training would cost it, or a row of it, more than this epsilon (it is
+    there or not)."""
 
     @model_validator(mode="after")
     def _check(self) -> NebulaFLConfig:
@@ -267,6 +296,10 @@ class NebulaFLConfig(StepSettings):
             raise ValueError("container_processes: true is not allowed with algorithm=fedhkt: its centers count labels")
         if self.secure_aggregation:
             self._check_secure_aggregation()
+        self._check_noise()
+        for name, usual in (("loss", "auto"), ("metric", "none")):
+            if (value := getattr(self, name)) != usual and not is_code(value):
+                raise ValueError(f"{name}: {value!r} is not allowed: give {usual}, or package.module:function")
         if self.ablation in ("random", "random-resource") and self.resource_policy not in ("nebulafl", "random"):
             raise ValueError(
                 f"resource_policy: {self.resource_policy!r} is not allowed with ablation={self.ablation}, "
@@ -292,6 +325,80 @@ class NebulaFLConfig(StepSettings):
         ):
             if is_wrong:
                 raise ValueError(f"{name}: {getattr(self, name)} is not allowed with secure_aggregation: {reason}")
+
+    def _check_noise(self) -> None:
+        """Refuse noise beside what leaves without it."""
+        for kind in ("client", "record"):
+            name, noise = f"{kind}_clip_norm", f"{kind}_noise_multiplier"
+            if (getattr(self, name) is None) != (getattr(self, noise) == 0):
+                raise ValueError(
+                    f"{noise}: it is allowed with {name} only, and both are needed: noise is in clip norms"
+                )
+        if not self.is_noised:
+            return
+        if self.client_clip_norm is not None and self.record_clip_norm is not None:
+            raise ValueError("record_clip_norm: not allowed with client_clip_norm: choose rows or containers")
+        name = "record_clip_norm" if self.client_clip_norm is None else "client_clip_norm"
+        for is_wrong, setting, reason in (
+            (self.algorithm == "fedhkt", "algorithm=fedhkt", "label counts of its containers leave without noise"),
+            (self.algorithm == "pisces", "algorithm=pisces", "it chooses containers by losses, which have no noise"),
+            (self.together, "together", "each training has noise of its own"),
+        ):
+            if is_wrong:
+                raise ValueError(f"{name}: not allowed with {setting}: {reason}")
+        if self.record_clip_norm is None:
+            return
+        if self.precision != "full" or self.micro_batch_size is not None:
+            setting = "micro_batch_size" if self.precision == "full" else "precision"
+            raise ValueError(f"{setting}: not allowed with record_clip_norm, which has a gradient of each row in full")
+        if is_code(self.loss):
+            raise ValueError("record_clip_norm: not allowed with a loss of one's own, which is a mean over a batch")
+
+    @property
+    def is_noised(self) -> bool:
+        """Whether containers or rows are hidden by noise."""
+        return self.client_clip_norm is not None or self.record_clip_norm is not None
+
+    @property
+    def record_privacy(self) -> RecordPrivacy | None:
+        """How each row is hidden in a training; None: not at all."""
+        if self.record_clip_norm is None:
+            return None
+        return RecordPrivacy(
+            clip_norm=self.record_clip_norm,
+            noise_multiplier=self.record_noise_multiplier,
+            batch_size=self.batch_size,
+            num_epochs=self.local_epochs,
+        )
+
+    def epsilon_of(self, num_trainings: int, num_rows: int) -> float:
+        """Return what so many trainings cost a container of so many rows, or each row of it, there or not."""
+        if (privacy := self.record_privacy) is not None:
+            steps = num_trainings * privacy.num_steps(num_rows)
+            return privacy.epsilon(privacy.sample_rate(num_rows), steps, self.delta)
+        return ClientPrivacy(self.client_noise_multiplier).epsilon(num_trainings, self.delta)
+
+    def most_trainings(self, num_rows: int) -> int | None:
+        """Return how often a container of so many rows may train under `max_epsilon`; None: nothing bounds it."""
+        if self.max_epsilon is None:
+            return None
+        least, most = 0, 1
+        while most < _MOST_INSTANTS and self.epsilon_of(most, num_rows) <= self.max_epsilon:
+            least, most = most, 2 * most
+        while most - least > 1:
+            middle = (least + most) // 2
+            least, most = (middle, most) if self.epsilon_of(middle, num_rows) <= self.max_epsilon else (least, middle)
+        return least
+
+    @property
+    def user_loss(self) -> str:
+        """Address of the user's loss; empty: the task's."""
+        return self.loss if is_code(self.loss) else ""
+
+    @property
+    def user_metric(self) -> str:
+        """Address of the user's metric; empty: none."""
+        return self.metric if is_code(self.metric) else ""
 
     def container_outages(self) -> list[tuple[str, int, float, float]]:
         """Return (center, container, from, to) of each outage."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 from fedactors.actors.actor import Actor, Client, DataCenter
@@ -21,9 +22,12 @@ from fedactors.data.layouts.horizontal import HorizontalPart, check_names, read_
 from fedactors.errors import Refused
 from fedactors.learning.network import find_device
 from fedactors.messages.codec import wire_type
+from fedactors.privacy.accounting import PrivacyRecord
 from protocols.nebulafl import messages
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.training import LeaseBook, Trainings, begin_training, job_key, run_model, train, train_batched
+
+_log = logging.getLogger(__name__)
 
 
 @wire_type
@@ -115,6 +119,8 @@ class ContainerCenter(DataCenter):
     """A center and its containers, in its own process or in processes of their own."""
 
     trainings: Trainings
+    _is_restored = False
+    """Whether this process goes on from a snapshot, after which trainings may have left that it does not know of."""
     _config: NebulaFLConfig
     _members: RunMembers
     _learned: Callable[[], None]
@@ -122,12 +128,18 @@ class ContainerCenter(DataCenter):
     _lose_container: Callable[[int], None]
 
     def _make_trainings(self, part: HorizontalPart, book: LeaseBook, **told: Any) -> Trainings:
-        order = self._order if self._config.container_processes else None
-        return Trainings(self, self._config, part, self._members.run_seed, book, order=order, **told)
+        order, spent = self._order if self._config.container_processes else None, self._spend
+        return Trainings(self, self._config, part, self._members.run_seed, book, order=order, spent=spent, **told)
+
+    def _spend(self, container: int) -> None:
+        """Take a container out whose budget is spent."""
+        _log.info("%s has trained as often as max_epsilon allows", self.trainings.names[container])
+        self._lose_container(container)
 
     async def open(self) -> None:
         """Go on with what a snapshot left."""
-        if self.trainings.began_at is not None:
+        self._is_restored = self.trainings.began_at is not None
+        if self._is_restored:
             self._set_times()
             self._go_on()
 
@@ -230,6 +242,18 @@ class ContainerCenter(DataCenter):
     async def report(self) -> messages.CenterReport:
         """Return what was done so far."""
         return messages.CenterReport(self.name, self.trainings.num_done, self.trainings.num_restored, self._versions())
+
+    @remote(caller=DRIVER, at_most=lambda config: int(config.is_noised))
+    async def account(self) -> None:
+        """Write what was released, and what that guarantees, to the privacy ledger."""
+        trainings = self.trainings
+        line = trainings.privacy_line(trainings.trainings_made(), is_restored=self._is_restored)
+        self.record_privacy(line)
+
+    def planned_privacy(self) -> Iterable[PrivacyRecord]:
+        """Return what the containers release at most, where `max_epsilon` bounds it."""
+        most = self.trainings.most_trainings()
+        return [self.trainings.privacy_line(most, is_restored=False)] if most else []
 
     @remote(caller=DRIVER, once=True)
     async def finish(self) -> None:

@@ -6,6 +6,8 @@ the test file.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import tomllib
 from collections.abc import Mapping
@@ -15,16 +17,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
+from fedactors.config import is_code
 from fedactors.data.description import load_description_as, load_new_rows, refuse_settings
 from fedactors.data.layouts.horizontal import HorizontalData, HorizontalPart, deal
 from fedactors.errors import BadInput
-from fedactors.learning.models import ModelSpec, model_for
-from fedactors.learning.user_models import check_model
+from fedactors.learning.models import MODEL_NAMES, ModelSpec, build_skeleton, code_name, fork_draws, model_for
+from fedactors.learning.network import num_values, train_mode
+from fedactors.learning.user_models import check_loss, check_metric, check_model
 from fedactors.network.links import HostCapacity
 from fedactors.validation import check_keys, first_line, number_of, party_name, read_tree, shown
 from protocols.nebulafl.config import EXAMPLES, NebulaFLConfig, path_of
 from protocols.nebulafl.hardware import Catalogue, HardwareType, InterCenterLink, InterCenterNetwork
+
+_TRIED = 2
+"""Samples of a step that is tried."""
 
 # --- rows ---
 
@@ -44,13 +53,21 @@ def load_data(config: NebulaFLConfig, name: str | HorizontalData, seed: int) -> 
     _check_outages(config, dict(zip(centers, map(len, containers_of(config, made)), strict=True)))
     if made.task not in ("binary", "multiclass"):
         raise BadInput(f"data: {made.name} is not allowed: nebulafl trains classifiers")
-    name_of_model = model_for(config.model, made.shape)
-    for center in centers:
-        for hardware in catalogue.types_of(center):
-            hardware.samples_per_second(name_of_model)
-    check_model(
-        ModelSpec(name=name_of_model, inputs=made.shape, outputs=max(made.num_classes, 2), norm=config.normalisation)
+    spec = ModelSpec(
+        name=model_for(config.model, made.shape),
+        inputs=made.shape,
+        outputs=max(made.num_classes, 2),
+        norm=config.normalisation,
     )
+    if not is_code(spec.name):
+        catalogue_for(config, spec)
+    check_model(spec)
+    if spec.inputs:
+        catalogue_for(config, spec)
+    if config.user_loss:
+        check_loss(spec, "multiclass", config.user_loss)
+    if config.user_metric:
+        check_metric(spec, "multiclass", config.user_metric)
     return made
 
 
@@ -157,6 +174,55 @@ def _check_outages(config: NebulaFLConfig, sizes: Mapping[str, int]) -> None:
 # --- hardware and network ---
 
 
+@functools.lru_cache(maxsize=8)
+def _catalogue_for(name_or_path: str, num_centers: int, spec: ModelSpec) -> tuple[Catalogue, str]:
+    catalogue = read_catalogue(name_or_path)
+    types = {one.name: one for center in catalogue.first_centers(num_centers) for one in catalogue.types_of(center)}
+    if all(spec.name in one.throughput for one in types.values()):
+        return catalogue, ""
+    usual = model_for("auto", spec.inputs)
+    named = dict.fromkeys((usual, *next(iter(types.values())).throughput))
+    for known in named if is_code(spec.name) else ():
+        if known in MODEL_NAMES and all(known in one.throughput for one in types.values()):
+            with contextlib.suppress(BadInput, RuntimeError):  # a network for samples of another shape
+                times = num_operations(replace(spec, name=known)) / num_operations(spec)
+                made = catalogue.like(spec.name, known, times)
+                return made, (
+                    f"throughput of {code_name(spec.name)}: {times:.3g} times that of {known} in the catalogue, by the "
+                    "operations of a step that was tried"
+                )
+    for one in types.values():
+        one.samples_per_second(spec.name)
+    return catalogue, ""
+
+
+def catalogue_for(config: NebulaFLConfig, spec: ModelSpec) -> Catalogue:
+    """Return the catalogue with a throughput of the run's model.
+
+    A model of one's own that it does not name is tried: it is as much quicker than a network that the catalogue names
+    as it has fewer operations. That is the one that ``auto`` stands for, or the first that takes such samples. All
+    processes agree, as no clock is involved.
+
+    Raises:
+        BadInput: it names no such network.
+    """
+    return _catalogue_for(config.catalogue, config.num_centers, spec)[0]
+
+
+def said_throughput(config: NebulaFLConfig, spec: ModelSpec) -> str:
+    """Return the line that says whose throughput a model has; empty: its own."""
+    return _catalogue_for(config.catalogue, config.num_centers, spec)[1]
+
+
+def num_operations(spec: ModelSpec) -> float:
+    """Return the operations of a step on one sample, by trying it: of its products, and two for each number else."""
+    module = train_mode(build_skeleton(spec, device="cpu"))
+    counter = FlopCounterMode(display=False)
+    with counter, fork_draws(0):
+        module(torch.zeros(_TRIED, *spec.inputs, dtype=spec.dtype)).sum().backward()
+    return counter.get_total_flops() / _TRIED + 2.0 * num_values(module)
+
+
 def read_catalogue(name_or_path: str) -> Catalogue:
     """Return the catalogue of an example (``market``, ``scarce``), a TOML file or its content; or raise `BadInput`."""
     return _make_catalogue(_tree(name_or_path, "catalogue"), _source("catalogue", name_or_path))
@@ -185,12 +251,13 @@ def _make_catalogue(tree: Mapping[str, Any], source: str) -> Catalogue:
     types = {}
     for name, entry in types_tree.items():
         location = f"{source}: types.{name}"
-        check_keys(entry, {"price", "throughput"}, location)
+        check_keys(entry, {"price", "throughput", "startup"}, location)
         speeds = _table(entry, "throughput", location)
         types[name] = HardwareType(
             name=name,
             price=number_of(entry.get("price"), f"{location}.price"),
             throughput={m: number_of(v, f"{location}.throughput.{m}", above=0.0) for m, v in speeds.items()},
+            startup=number_of(entry.get("startup", 0.0), f"{location}.startup"),
         )
     centers: dict[str, dict[str, int]] = {}
     for center, entry in centers_tree.items():
@@ -219,16 +286,22 @@ def _make_network(tree: Mapping[str, Any], source: str) -> InterCenterNetwork:
     made = []
     for number, entry in enumerate(entries, start=1):
         location = f"{source}: link {number}"
-        check_keys(entry, {"between", "latency_ms", "bandwidth_mbit", "egress_per_gb"}, location)
-        ends = entry.get("between")
+        one_way = "between" not in entry
+        key = "from, to" if one_way else "between"
+        ends = [entry.get("from"), entry.get("to")] if one_way else entry["between"]
+        check_keys(entry, {*key.split(", "), "latency_ms", "bandwidth_mbit", "egress_per_gb"}, location)
         if not isinstance(ends, list) or len(ends) != 2 or ends[0] == ends[1] or {str} != set(map(type, ends)):
-            raise BadInput(f"{location}.between: {shown(ends)} is not allowed: give two different places")
+            raise BadInput(
+                f"{location}.{key}: {shown(ends)} is not allowed: give two different places, between = [A, B] for both "
+                "ways or from = A and to = B for one"
+            )
         made.append(
             InterCenterLink(
                 ends=(str(ends[0]), str(ends[1])),
                 latency=number_of(entry.get("latency_ms"), f"{location}.latency_ms", above=0.0) / 1e3,
                 bandwidth=number_of(entry.get("bandwidth_mbit"), f"{location}.bandwidth_mbit", above=0.0) * 1e6 / 8,
                 egress_price=number_of(entry.get("egress_per_gb", 0.0), f"{location}.egress_per_gb") / 1e9,
+                one_way=one_way,
             )
         )
     hub = tree.get("hub")

@@ -35,6 +35,8 @@ class HardwareType:
     """Dollars an hour."""
     throughput: Mapping[str, float]
     """Samples a second, by model."""
+    startup: float = 0.0
+    """Seconds from renting a unit until it computes, which are paid."""
 
     def samples_per_second(self, model: str) -> float:
         """Return the throughput for a model."""
@@ -56,6 +58,15 @@ class Catalogue:
     """Standard deviation of a run time relative to its mean."""
     illustrative: bool
     """Whether the numbers are examples instead of quotations."""
+
+    def like(self, model: str, known: str, times: float) -> Catalogue:
+        """Return the catalogue in which a model has a throughput: so many `times` that of a `known` one."""
+        types = {
+            name: dataclasses.replace(one, throughput={model: one.samples_per_second(known) * times, **one.throughput})
+            for name, one in self.types.items()
+            if known in one.throughput
+        }
+        return dataclasses.replace(self, types={**self.types, **types})
 
     def first_centers(self, num_centers: int) -> tuple[str, ...]:
         """Return the first centers of the file, as many as the run has."""
@@ -186,16 +197,18 @@ def total(rentals: Iterable[Rental]) -> float:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InterCenterLink:
-    """A line between two places, the same both ways."""
+    """A line between two places, the same both ways, or one way."""
 
     ends: tuple[str, str]
-    """The places it joins."""
+    """The places it joins; one way from the first to the second."""
     latency: float
     """Seconds."""
     bandwidth: float
     """Bytes a second."""
     egress_price: float
     """Dollars a byte, paid by the end that sends."""
+    one_way: bool = False
+    """Whether it leads from the first place to the second only."""
 
 
 class InterCenterNetwork:
@@ -209,17 +222,24 @@ class InterCenterNetwork:
     ) -> None:
         self.hub = hub
         self.capacity = dict(capacity or {})
-        self.graph = nx.Graph()
+        self.graph = nx.DiGraph()
         for link in links:
             self.graph.add_edge(*link.ends, link=link)
+            if not link.one_way:
+                self.graph.add_edge(*link.ends[::-1], link=link)
 
     def heavier(self, factor: float) -> InterCenterNetwork:
         """Return the network as it is for messages of `factor` times their bytes."""
-        links = [edge["link"] for _, _, edge in self.graph.edges(data=True)]
         return InterCenterNetwork(
             [
-                dataclasses.replace(link, bandwidth=link.bandwidth / factor, egress_price=link.egress_price * factor)
-                for link in links
+                dataclasses.replace(
+                    edge["link"],
+                    ends=ends,
+                    bandwidth=edge["link"].bandwidth / factor,
+                    egress_price=edge["link"].egress_price * factor,
+                    one_way=True,
+                )
+                for *ends, edge in self.graph.edges(data=True)
             ],
             self.hub,
             {
@@ -235,8 +255,9 @@ class InterCenterNetwork:
             if center not in self.graph and len(wanted) > 1:
                 raise BadInput(f"network: center {center!r} has no link (places: {', '.join(sorted(self.graph))})")
         for center in wanted[1:]:
-            if not nx.has_path(self.graph, wanted[0], center):
-                raise BadInput(f"network: center {center!r} cannot be reached from {wanted[0]!r}; add a link")
+            for ends in ((wanted[0], center), (center, wanted[0])):
+                if not nx.has_path(self.graph, *ends):
+                    raise BadInput(f"network: center {ends[1]!r} cannot be reached from {ends[0]!r}; add a link")
 
     def path(self, sender: str, receiver: str, num_bytes: int) -> tuple[str, ...]:
         """Return the places on the quickest way of `num_bytes` bytes, lines weighted by latency + bytes / bandwidth."""
@@ -265,6 +286,7 @@ class InterCenterNetwork:
         if self.hub is not None and exchange == "exchange":
             hosts[exchange] = self.hub
             nodes.append(self.hub)
-        links = {ends: self.link(*ends, num_bytes) for ends in combinations(nodes, 2) if ends[0] != ends[1]}
+        pairs = (pair for both in combinations(dict.fromkeys(nodes), 2) for pair in (both, both[::-1]))
+        links = {ends: self.link(*ends, num_bytes) for ends in pairs}
         free = frozenset({CLIENT_SERVER})
         return Network(links=links, by_kind={CLIENT_SERVER: LOCAL}, hosts=hosts, capacity=self.capacity, unshared=free)

@@ -323,7 +323,7 @@ def sent(config: NebulaFLConfig) -> tuple[type, ...]:
         answer = ClusterLogits if config.algorithm == "fedhkt" else RoundResult
         return (*found, RoundOrder, *((RoundDone, TotalWeight, *MESSAGES) if config.secure_aggregation else (answer,)))
     found += [CenterFacts, TrainingOrder, TrainingResult]
-    if config.outages and ContainerEvent not in found:
+    if (config.outages or config.max_epsilon is not None) and ContainerEvent not in found:
         found.append(ContainerEvent)
     if config.algorithm == "fedsa" or config.on_party_loss == "restart":
         found.append(Withdrawal)
@@ -343,9 +343,26 @@ def protections(config: NebulaFLConfig) -> tuple[Protection, ...]:
             on=config.secure_aggregation,
             means=summed if config.secure_aggregation else alone,
         ),
-        Protection(kind="noise", on=False, means="models leave without noise, and no budget is promised"),
+        Protection(
+            kind="noise",
+            settings=("client_noise_multiplier", "record_noise_multiplier"),
+            on=config.is_noised,
+            means=noised(config),
+        ),
         Protection(kind="labels", settings=("algorithm",), on=not counted, means=labels),
         Protection(kind="standardisation", on=True, means="none is done: rows are taken as they are given"),
+    )
+
+
+def noised(config: NebulaFLConfig) -> str:
+    """Return what noise hides."""
+    if not config.is_noised:
+        return "models leave without noise, and no budget is promised"
+    who = "what a training changes" if config.record_clip_norm is None else "the steps of each training (DP-SGD)"
+    most = "as often as the run lasts" if config.max_epsilon is None else f"up to epsilon {config.max_epsilon:g} each"
+    return (
+        f"{who} is hidden where the container is, and no loss leaves; containers train {most}, at delta "
+        f"{config.delta:g}; numbers of rows are public"
     )
 
 

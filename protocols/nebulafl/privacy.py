@@ -1,20 +1,36 @@
-"""What attackers see of a run: the model that it ended with, and each center's, or their sum."""
+"""What attackers see of a run: the model that it ended with, and each center's, or their sum; and neighbours."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from fedactors.actors.context import derived_seed
 from fedactors.auditing.attacks import MOST_HOLDERS, Surface, models_surface
+from fedactors.auditing.replay import replaced_client, replaced_rows
 from fedactors.data.layouts.horizontal import HorizontalData, rows_key, rows_of
+from fedactors.data.layouts.vertical import Neighbour
 from fedactors.data.new_rows import actor_state
 from fedactors.learning.local_training import weighted_mean
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.data import containers_of, read_catalogue
 from protocols.nebulafl.serving import make_part
-from protocols.nebulafl.training import run_model, steps_of, train
+from protocols.nebulafl.training import noise_of, run_model, steps_of, train
+
+
+def neighbours(config: NebulaFLConfig, data: HorizontalData, party: str, count: int, seed: int) -> Sequence[Neighbour]:
+    """Return up to `count` neighbours, of kind ``client`` (a container) or ``row``, of the center's.
+
+    A container keeps its number of rows, which is public, and decides how long it trains.
+    """
+    names, held = read_catalogue(config.catalogue).first_centers(config.num_centers), containers_of(config, data)
+    local = list(held[names.index(party)]) if party in names else list(range(data.num_clients))
+    if config.record_clip_norm is not None:
+        return replaced_rows(data, local, count, seed)
+    pairs = [(one, other) for one in local for other in range(data.num_clients) if one != other]
+    chosen = np.random.default_rng(seed).permutation(len(pairs))[:count]
+    return [replaced_client(data, *pairs[index], as_many=True) for index in chosen]
 
 
 def surface(config: NebulaFLConfig, data: HorizontalData, states: Mapping[str, bytes], seed: int) -> Surface:
@@ -40,7 +56,14 @@ def surface(config: NebulaFLConfig, data: HorizontalData, states: Mapping[str, b
         else:
             made = [
                 train(
-                    model, common_P, rows_key(data.client(one)), derived_seed(seed, f"container {one}", "rows"), steps
+                    model,
+                    common_P,
+                    rows_key(data.client(one)),
+                    derived_seed(seed, f"container {one}", "rows"),
+                    steps,
+                    b"",
+                    "cpu",
+                    *noise_of(config, (seed, one)),
                 )
                 for one in clients
             ]

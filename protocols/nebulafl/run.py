@@ -19,7 +19,7 @@ from fedactors.data.datasets.catalogue import describe
 from fedactors.data.layouts.horizontal import HorizontalData, HorizontalPart, forget_blocks
 from fedactors.errors import PartyLost
 from fedactors.learning.many_clients import rows_on
-from fedactors.learning.metrics import Split, of_split
+from fedactors.learning.metrics import Split, of_split, task_metrics
 from fedactors.learning.models import build_skeleton
 from fedactors.learning.network import num_values
 from fedactors.messages.codec import HEADER_BYTES
@@ -33,7 +33,15 @@ from protocols.nebulafl.baselines.actors import DISTILLATION, FlatExchange, Orde
 from protocols.nebulafl.baselines.secure_sums import UNMASKING
 from protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
 from protocols.nebulafl.containers import Container, RunMembers
-from protocols.nebulafl.data import center_part, containers_of, exchange_name, read_catalogue, read_network
+from protocols.nebulafl.data import (
+    catalogue_for,
+    center_part,
+    containers_of,
+    exchange_name,
+    read_catalogue,
+    read_network,
+    said_throughput,
+)
 from protocols.nebulafl.hardware import Catalogue
 from protocols.nebulafl.training import TRAINING, model_spec, run_model
 
@@ -44,6 +52,8 @@ MODEL_MESSAGES = (
     "MasterModel", "SharedModel", "TrainingOrder", "TrainingResult", "RoundOrder", "RoundResult", "ClusterLogits",
     "Masked",
 )  # fmt: skip
+STANDARD = frozenset(task_metrics("multiclass", [0, 1, 0, 1], [[1.0, 0.0], [0.0, 1.0]] * 2))
+"""Metrics that every run has."""
 CURVE = ("accuracy", "time", "dollars", "center_bytes", "transfers")
 
 
@@ -60,6 +70,8 @@ class State(RunState):
     """Centers, and containers that are processes of their own, that were lost for good."""
     curve: list[list[float]] = field(default_factory=list)
     """The values of `CURVE` at each measurement."""
+    scores: dict[str, float] = field(default_factory=dict)
+    """What the user's own metric found at the last measurement."""
     bills: dict[str, dict[str, float]] = field(default_factory=dict)
     """What each place had cost by the last measurement, by name; together they are its dollars."""
 
@@ -120,7 +132,7 @@ def prepare(config: NebulaFLConfig, data: HorizontalData, runtime: Runtime, cata
     centers = catalogue.first_centers(config.num_centers)
     columns = 1 if data.files else describe(data.name).columns
     model = run_model(config, data, (columns,))
-    units = catalogue.centers[centers[0]]
+    catalogue, units = catalogue_for(config, model_spec(model)), catalogue.centers[centers[0]]
     speed = sum(units[kind.name] * kind.samples_per_second(model[0]) for kind in catalogue.types_of(centers[0]))
     distillation = config.work_factor / speed
     costs = {EVALUATION: (0.0, EVALUATION_SECONDS), DISTILLATION: (0.0, distillation), UNMASKING: (0.0, 1e-8)}
@@ -175,6 +187,9 @@ class Federation:
         self._exchange_name = exchange_name(config)
         sizes = tuple(map(len, containers_of(config, data)))
         units = {name: sum(catalogue.centers[name].values()) for name in names}
+        columns = 1 if data.files else describe(data.name).columns
+        self.said_throughput = said_throughput(config, model_spec(run_model(config, data, (columns,))))
+        """Whose throughput the run's model has; empty: its own."""
         self.auditor: Auditor = runtime.spawn(
             Auditor, AUDITOR, config, data.part(test=True), units, resources=Resources(num_gpus=config.num_gpus)
         )
@@ -244,6 +259,9 @@ class Federation:
         """Stop all centers; what is under way is given up."""
         for center in self.present.values():
             await center.finish()
+        if self.config.is_noised:
+            for center in self.present.values():
+                await center.account()
 
     async def measure(self) -> messages.Measurement:
         """Measure the mean of the masters of all centers that are there, or a baseline's shared model.
@@ -363,6 +381,8 @@ async def measure(federation: Federation, runtime: Runtime, state: State) -> dic
         "trainings": account.trainings,
         "given_up": account.given_up,
     }
+    if federation.config.user_metric:
+        state.scores = {name: value for name, value in found.metrics.items() if name not in STANDARD}
     state.curve.append([found.metrics["accuracy"], *(metrics[name] for name in CURVE[1:])])
     return metrics
 
@@ -402,7 +422,7 @@ async def conclude(
             "no training ended within duration=%g: the model is the one that it began with", config.times.duration
         )
     metrics: dict[str, Any] = {
-        **of_split(split, {"accuracy": last["accuracy"], **best}),
+        **of_split(split, {"accuracy": last["accuracy"], **best, **state.scores}),
         "hours": last["time"] / 3600.0,
         "dollars": last["dollars"],
         "center_bytes": last["center_bytes"],
@@ -415,6 +435,7 @@ async def conclude(
             metrics[f"{name}_to_target"] = reached[name] if reached else math.nan
     notes = [illustrative(config)] if catalogue.illustrative else []
     notes += [said_times(federation.config, state)] if state.training_seconds else []
+    notes += [said] if (said := federation.said_throughput) else []
     extra = {
         "centers": state.bills,
         "versions": await federation.versions(),

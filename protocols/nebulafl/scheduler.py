@@ -41,8 +41,11 @@ class ContainerTable(Stateful):
     one; PSc is the mean of RTime over the types, so that having met slow hardware does not make a container slow.
     """
 
+    state = ("predicted", "counts", "busy", "lost", "measured", "runs", "scores")
     predicted: Numbers
-    """(R, C): seconds predicted from samples, epochs and throughput."""
+    """(R, C): seconds predicted from samples, epochs, throughput and start-up."""
+    most: Sequence[int | None] = ()
+    """How often each container may be chosen at most, None as often as wanted; empty: all of them."""
     counts: NDArray[np.int64] = dataclasses.field(init=False)
     """(C,): Cnt, times chosen."""
     busy: Mask = dataclasses.field(init=False)
@@ -68,7 +71,14 @@ class ContainerTable(Stateful):
     @property
     def unavailable(self) -> Mask:
         """Containers that cannot be chosen now."""
-        return self.busy | self.lost
+        return self.busy | self.lost | self.spent
+
+    @property
+    def spent(self) -> Mask:
+        """Containers that were chosen as often as they may be."""
+        if not any(most is not None for most in self.most):
+            return np.zeros_like(self.lost)
+        return np.array([most is not None and cnt >= most for cnt, most in zip(self.counts, self.most, strict=True)])
 
     def idle(self) -> list[int]:
         """Return the containers that can be chosen now."""
@@ -167,6 +177,7 @@ class Scheduler(Stateful):
     Args:
         work_factor: how many times the work of a sample of that model a sample here is.
         spread: relative deviation of a run time.
+        most: how often each container may be chosen; see `ContainerTable`.
     """
 
     state = ("generator", "table", "pool", "requests", "running", "dropped", "num_assigned")
@@ -184,10 +195,13 @@ class Scheduler(Stateful):
         rules: Rules,
         paper_literal: bool,
         generator: np.random.Generator,
+        most: Sequence[int | None] = (),
     ) -> None:
         self.types = tuple(types)
         speeds_R = np.array([hardware.samples_per_second(model) / work_factor for hardware in types])
-        self.table = ContainerTable(predicted_times(sizes, local_epochs, speeds_R))
+        self._startups_R = np.array([hardware.startup for hardware in types])
+        predicted_RC = predicted_times(sizes, local_epochs, speeds_R) + self._startups_R[:, None]
+        self.table = ContainerTable(predicted_RC, tuple(most))
         self.pool = HardwarePool(counts)
         self.requests: dict[int, Request] = {}
         """Of all slots that train or wait, in the order in which they asked."""
@@ -247,7 +261,10 @@ class Scheduler(Stateful):
                 paper_literal=self._literal,
             )
         ]
-        seconds = run_time(float(self.table.predicted[chosen, container]), self._spread, self.generator)
+        startup = float(self._startups_R[chosen])
+        seconds = startup + run_time(
+            float(self.table.predicted[chosen, container]) - startup, self._spread, self.generator
+        )
         self.num_assigned += 1
         assignment = Assignment(
             number=self.num_assigned,

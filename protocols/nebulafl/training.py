@@ -41,16 +41,27 @@ from fedactors.data.layouts.horizontal import (
     weights_of,
 )
 from fedactors.errors import BadInput
-from fedactors.learning.local_training import LocalResult, LocalTraining, distil, model_outputs, train_locally
+from fedactors.learning.local_training import (
+    LocalResult,
+    LocalTraining,
+    check_private,
+    distil,
+    model_outputs,
+    train_locally,
+    train_privately,
+)
 from fedactors.learning.many_clients import can_be_batched, rows_on, train_clients
 from fedactors.learning.metrics import known, task_metrics
 from fedactors.learning.models import ModelSpec, model_for
-from fedactors.learning.network import find_device, initial_vector
+from fedactors.learning.network import find_device, initial_vector, statistics_mask
 from fedactors.learning.optimizers import OptimizerSpec
+from fedactors.learning.user_models import user_metrics
+from fedactors.privacy.accounting import ClientPrivacy, PrivacyRecord, RecordPrivacy
+from fedactors.privacy.mechanisms import add_gaussian, clip_rows
 from fedactors.runtime.compute import together
 from protocols.nebulafl.algorithm import Floats
-from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.data import read_catalogue
+from protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
+from protocols.nebulafl.data import catalogue_for
 from protocols.nebulafl.messages import ContainerOrder, ContainerResult, LeaseClosed, LeaseOpened
 from protocols.nebulafl.scheduler import Assignment, Request, Scheduler
 
@@ -59,8 +70,14 @@ TRAINING = "training"
 _EVALUATED = 100
 """Rows that a model is evaluated on at a time."""
 Model = tuple[str, tuple[int, ...], int, str]
-Steps = tuple[int, int, tuple[tuple[str, Any], ...]]
-"""(local epochs, samples of a step, fields of its `OptimizerSpec`): plain values, which a snapshot can hold."""
+Steps = tuple[int, int, tuple[tuple[str, Any], ...], tuple[tuple[str, Any], ...]]
+"""(local epochs, samples of a step, fields of its `OptimizerSpec`, others of its `LocalTraining`): plain values, which
+a snapshot can hold."""
+Noise = tuple[str, float, float, tuple[int, ...]]
+"""(``record`` or ``client``, clip norm, noise multiplier, seeds of the noise): of no seeds it is the operating
+system's, so that no snapshot knows it."""
+CHANGE = "a training's change"
+"""What the noised changes of trainings are called in an audit."""
 Trained = tuple[Floats, float, int, Floats | None]
 """(parameters (P,), root mean square of the batch losses, samples, logits (N, K) or None)."""
 Attestation = Callable[[str, bytes], bool]
@@ -112,13 +129,26 @@ def samples_of(key: bytes) -> Tensor:
 def steps_of(config: NebulaFLConfig, rate_factor: float = 1.0, local_epochs: int | None = None) -> Steps:
     """Return how a container trains, or how the exchange distils in so many epochs."""
     rule = config.step_rule.scaled(rate_factor)
-    return local_epochs or config.local_epochs, config.batch_size, tuple(dataclasses.asdict(rule).items())
+    how = {"loss": config.user_loss, "precision": config.precision, "micro_batch_size": config.micro_batch_size}
+    epochs = local_epochs or config.local_epochs
+    return epochs, config.batch_size, tuple(dataclasses.asdict(rule).items()), tuple(how.items())
 
 
 def local_training(steps: Steps) -> LocalTraining:
     """Return the local training that stands for some steps."""
-    local_epochs, batch_size, rule = steps
-    return LocalTraining(optimizer=OptimizerSpec(**dict(rule)), batch_size=batch_size, num_epochs=local_epochs)
+    local_epochs, batch_size, rule, how = steps
+    return LocalTraining(
+        optimizer=OptimizerSpec(**dict(rule)), batch_size=batch_size, num_epochs=local_epochs, **dict(how)
+    )
+
+
+def noise_of(config: NebulaFLConfig, secret: tuple[int, ...]) -> tuple[Noise, ...]:
+    """Return how a training is hidden: once, or not at all."""
+    if config.record_clip_norm is not None:
+        return (("record", config.record_clip_norm, config.record_noise_multiplier, secret),)
+    if config.client_clip_norm is not None:
+        return (("client", config.client_clip_norm, config.client_noise_multiplier, secret),)
+    return ()
 
 
 def train(
@@ -129,19 +159,44 @@ def train(
     steps: Steps,
     public_key: bytes = b"",
     device: str = "cpu",
+    *noise: Noise,
 ) -> Trained:
     """Train a model on a container's rows; with public rows also say what it thinks of those (FedHKT)."""
-    found = train_locally(
-        model_spec(model),
-        parameters_P,
-        samples_of(key),
-        rows_of(key)[1],
-        seed=seed,
-        training=local_training(steps),
-        weights_N=weights_of(key),
-        device=find_device(device),
-    )
+    spec, rows, how = model_spec(model), (samples_of(key), rows_of(key)[1]), local_training(steps)
+    where, weights_N = find_device(device), weights_of(key)
+    if noise:
+        return _train_with_noise(spec, parameters_P, rows, seed, how, weights_N, str(where), *noise)
+    found = train_locally(spec, parameters_P, *rows, seed=seed, training=how, weights_N=weights_N, device=where)
     return _trained(model, found, public_key, device)
+
+
+def _train_with_noise(
+    spec: ModelSpec,
+    parameters_P: Floats,
+    rows: tuple[Tensor, Any],
+    seed: int,
+    how: LocalTraining,
+    weights_N: Any,
+    device: str,
+    noise: Noise,
+) -> Trained:
+    """Train so that noise hides each row (DP-SGD), or all that the training changed; no loss is told (0)."""
+    kind, clip_norm, multiplier, given = noise
+    secret = tuple(given) or tuple(np.random.SeedSequence().generate_state(4).tolist())
+    if kind == "record":
+        privacy = RecordPrivacy(
+            clip_norm=clip_norm, noise_multiplier=multiplier, batch_size=how.batch_size, num_epochs=how.num_epochs
+        )
+        made_P = train_privately(
+            spec, parameters_P, *rows, secret=secret, privacy=privacy, training=how, weights_N=weights_N, device=device
+        )
+    else:
+        found = train_locally(spec, parameters_P, *rows, seed=seed, training=how, weights_N=weights_N, device=device)
+        change_P = clip_rows((found.vector.astype(np.float64) - parameters_P)[None] / clip_norm, 1.0)[0]
+        noised_P = add_gaussian(change_P, multiplier, np.random.default_rng(secret), CHANGE)
+        made_P = (parameters_P + clip_norm * noised_P).astype(parameters_P.dtype)
+    made_P.setflags(write=False)
+    return made_P, 0.0, len(rows[1]), None
 
 
 def _trained(model: Model, found: LocalResult, public_key: bytes, device: str) -> Trained:
@@ -186,9 +241,13 @@ def train_batched(*call: Any) -> Trained:
     return train(*call)
 
 
-def evaluate(model: Model, parameters_P: Floats, key: bytes, device: str = "cpu") -> dict[str, float]:
-    """Return the metrics of a model on some rows."""
-    return known(task_metrics("multiclass", rows_of(key)[1], _logits(model, parameters_P, key, device)))
+def evaluate(model: Model, parameters_P: Floats, key: bytes, device: str = "cpu", metric: str = "") -> dict[str, float]:
+    """Return the metrics of a model on some rows, a user's too."""
+    labels_N, logits_NK = rows_of(key)[1], _logits(model, parameters_P, key, device)
+    found = task_metrics("multiclass", labels_N, logits_NK)
+    if metric and np.isfinite(logits_NK).all():
+        found |= user_metrics("multiclass", labels_N, logits_NK, metric)
+    return known(found)
 
 
 def distilled(
@@ -214,6 +273,13 @@ def begin_training(
     public_key: bytes = b"",
 ) -> Job:
     """Let an actor begin a container's training; the container and its turn decide the order of samples."""
+    secret: tuple[int, ...] = ()
+    if config.is_noised:
+        if order.number > 0:  # what is tried is kept nowhere
+            actor.release("a training", f"{container} {order.number}")
+        if actor.draws_reproducibly:
+            drawn = actor.noise_rng(f"{container} {order.number} {order.turn}").integers(0, 2**63, 4)
+            secret = tuple(drawn.tolist())
     return actor.begin(
         job_key(order.number),
         train_batched if config.together else train,
@@ -224,6 +290,7 @@ def begin_training(
         steps_of(config, order.rate_factor),
         public_key,
         config.device,
+        *noise_of(config, secret),
         work=Work(TRAINING, order.seconds),
     )
 
@@ -253,6 +320,7 @@ class Trainings:
         run_seed: seed of the run, from which the order of a container's samples is made.
         gap_of: version gap of a slot that gave none.
         broken: called with the request of each training that has to be done again.
+        spent: called with each container that has trained as often as `max_epsilon` allows.
         order: hands a training to a container that is a process of its own; None: containers are in this process.
     """
 
@@ -272,6 +340,7 @@ class Trainings:
         gap_of: Callable[[int], float],
         done: Callable[[Assignment, Request, Trained], None],
         broken: Callable[[Request], None],
+        spent: Callable[[int], None],
         order: Callable[[str, ContainerOrder], Awaitable[None]] | None,
     ) -> None:
         find_device(config.device)  # one that is not there is told before anything is trained
@@ -288,6 +357,7 @@ class Trainings:
         self._actor, self._config, self._part, self._book = actor, config, part, book
         self._public_key = rows_key(part.public) if part.public is not None else b""
         self._run_seed, self._gap_of, self._done, self._broken, self._order = run_seed, gap_of, done, broken, order
+        self._spent = spent
         if order is None:
             names = [f"{actor.name}/{number}" for number in range(len(part.clients))]
             keys = {} if part.shape else dict(zip(names, self.keys, strict=True))
@@ -300,10 +370,13 @@ class Trainings:
         Raises:
             BadInput: their tables have different columns.
         """
-        actor, config, catalogue = self._actor, self._config, read_catalogue(self._config.catalogue)
+        actor, config = self._actor, self._config
         check_widths({name: shape[0] for name, shape in shapes.items() if len(shape) == 1})
         self.names, self.sizes = list(sizes), list(sizes.values())
         self.model, self.reading = run_model(config, self._part, next(iter(shapes.values()), ())), reading
+        catalogue = catalogue_for(config, model_spec(self.model))
+        most = [config.most_trainings(size) for size in self.sizes]
+        self._check_noise(most)
         self.scheduler = Scheduler(
             catalogue.types_of(actor.name),
             catalogue.centers[actor.name],
@@ -315,7 +388,51 @@ class Trainings:
             rules=config.rules,
             paper_literal=config.paper_literal,
             generator=actor.rng("decisions"),
+            most=most,
         )
+
+    def _check_noise(self, most: Sequence[int | None]) -> None:
+        """Check, before anything leaves, that the model can be trained under noise, and that there is a budget for it.
+
+        Raises:
+            BadInput: it cannot, or one training costs more than a container may spend.
+        """
+        config, spec = self._config, model_spec(self.model)
+        if config.record_clip_norm is not None:
+            check_private(spec)
+        elif config.client_clip_norm is not None and statistics_mask(spec).any():
+            raise BadInput(
+                f"client_clip_norm: not allowed with {spec.name}, whose running statistics are no changes along "
+                "gradients; use group normalisation (normalisation=group, torch.nn.GroupNorm)"
+            )
+        if 0 in most:
+            name, size = self.names[most.index(0)], self.sizes[most.index(0)]
+            raise BadInput(
+                f"max_epsilon: one training costs {name} epsilon {config.epsilon_of(1, size):.4g} at delta "
+                f"{config.delta:g}, more than {config.max_epsilon:g}; use a larger "
+                f"{'record' if config.record_clip_norm else 'client'}_noise_multiplier"
+            )
+
+    def privacy_line(self, num_trainings: Sequence[int], *, is_restored: bool) -> PrivacyRecord:
+        """Return the center's line of the privacy ledger, for so many trainings of each container."""
+        config, party, message_type = self._config, self._actor.party, "MasterModel"
+        if config.algorithm != "nebulafl":
+            message_type = "RoundResult" if config.algorithm in BY_CENTER else "TrainingResult"
+        if (privacy := config.record_privacy) is None:
+            client = ClientPrivacy(config.client_noise_multiplier)
+            whole = f"noise where the container is; all trainings of the center together: {sum(num_trainings)}"
+            return client.record(party, message_type, max(num_trainings), config.delta, whole, is_restored=is_restored)
+        steps = max(count * privacy.num_steps(size) for count, size in zip(num_trainings, self.sizes, strict=True))
+        rate = privacy.sample_rate(min(self.sizes))
+        return privacy.record(party, message_type, rate, steps, config.delta, is_restored=is_restored)
+
+    def trainings_made(self) -> list[int]:
+        """Return how often each container was chosen, be it for a training that was given up."""
+        return list(map(int, self.scheduler.table.counts)) if self.names else [0]
+
+    def most_trainings(self) -> list[int]:
+        """Return how often each may be chosen; empty where nothing bounds it, or before it is known."""
+        return [most for most in (self.scheduler.table.most if self.names else ()) if most is not None]
 
     @property
     def now(self) -> float:
@@ -419,8 +536,15 @@ class Trainings:
         assignment, request = self.scheduler.finish(slot, self._actor.clock.now())
         self._close(assignment, useful=True)
         self.num_done += 1
+        self._let_go(assignment.container)
         self._done(assignment, request, trained)
         self.pump()
+
+    def _let_go(self, container: int) -> None:
+        """Take out a container that has trained as often as it may."""
+        table = self.scheduler.table
+        if table.spent[container] and not table.lost[container]:
+            self._spent(container)
 
     async def _drain(self, number: int) -> None:
         job = self._actor.job(job_key(number))
@@ -439,7 +563,9 @@ class Trainings:
         return given_up[1]
 
     def regain(self, container: int) -> None:
-        """Take a container in again."""
+        """Take a container in again, unless it has trained as often as it may."""
+        if self.scheduler.table.spent[container]:
+            return
         self.scheduler.table.regain(container)
         self.pump()
 
@@ -466,6 +592,7 @@ class Trainings:
         else:
             self.scheduler.dropped.remove(assignment.number)
         self._broken(request)
+        self._let_go(assignment.container)
 
     def _forget(self, number: int) -> None:
         """Wait no more for a training that was given up, where its end is the business of another process."""

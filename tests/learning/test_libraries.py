@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 import torch
@@ -93,3 +95,55 @@ def test_of_a_transformer_layer_norms_stay_at_each_client():
     whole = {name: value.numel() for name, value in Classifier().named_parameters()}
     assert stays == [name for name in whole if "LayerNorm" in name]
     assert run.summary.extra["parameters"] == sum(whole.values()) - sum(whole[name] for name in stays)
+
+
+def causal(inputs, outputs):
+    """Return a small GPT-2 with random weights, as the library has it: tied embeddings, logits in an object."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return GPT2LMHeadModel(GPT2Config(vocab_size=outputs, n_positions=inputs[0], n_embd=16, n_layer=1, n_head=2))
+
+
+def lines(seed: int):
+    """Return lines in which each word follows from the one before, and the word after each."""
+    first = np.random.default_rng(seed).integers(0, VOCABULARY, (ROWS, 1))
+    whole = (first + 3 * np.arange(WORDS + 1)) % VOCABULARY
+    return whole[:, :-1], whole[:, 1:]
+
+
+class Memory(nn.Module):
+    """A model that tells what it was given."""
+
+    seen: ClassVar[list[torch.dtype]] = []
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.words = nn.Embedding(outputs, outputs)
+        self.words.register_forward_pre_hook(lambda module, given: self.seen.append(given[0].dtype))
+
+    def forward(self, x):
+        return self.words(x)
+
+
+def test_a_causal_language_model_of_transformers_trains_as_it_is(tmp_path):
+    pytest.importorskip("transformers", reason="needs the extra `peft`")
+    data = fedactors.horizontal([lines(0), lines(1)], test=lines(9), task="tokens", classes=VOCABULARY)
+    settings = {"num_rounds": 6, "optimizer": "adam", "learning_rate": 0.02, "batch_size": 4, "local_epochs": 3}
+    run = fedactors.simulate("horizontal", data, model=causal, out=tmp_path, **settings)
+    first, last = run.rounds["test/perplexity"][0], run.rounds["test/perplexity"][-1]
+    assert last < first / 2 < VOCABULARY / 2
+    given = causal((WORDS,), VOCABULARY)
+    assert run.summary.extra["parameters"] == sum(one.numel() for one in given.parameters())  # tied ones once
+    again = fedactors.simulate("horizontal", data, model=given, **{**settings, "num_rounds": 1})
+    assert np.isfinite(again.metrics["test/perplexity"])
+
+
+def test_tokens_are_whole_numbers_where_they_are_looked_up():
+    data = fedactors.horizontal([lines(0), lines(1)], test=lines(9), task="tokens", classes=VOCABULARY)
+    run = fedactors.simulate("horizontal", data, model=Memory, num_rounds=1)
+    assert np.isfinite(run.metrics["test/loss"])
+    from fedactors.learning.models import ModelSpec, build_model
+
+    spec = ModelSpec(name=run.config["model"], inputs=(WORDS,), outputs=VOCABULARY, positions=(WORDS,))
+    found = build_model(spec, 0)(torch.tensor([[0.0, 39.0, 7.0]]))
+    assert found.shape == (1, 3, VOCABULARY)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
+import pandas as pd
 import pytest
 import sklearn.metrics
 import torch
@@ -120,3 +123,71 @@ def test_a_bad_one_is_refused_before_a_run_begins(settings, line, tmp_path):
     with pytest.raises(BadInput, match=line.replace("<lambda>", "_lambda_")):
         fedactors.simulate("horizontal", out=tmp_path, **settings, **SMALL)
     assert not list(tmp_path.iterdir())
+
+
+F1 = "torchmetrics.classification:MulticlassF1Score(num_classes=10, average='macro')"
+
+
+def test_a_metric_by_name_takes_arguments():
+    torchmetrics = pytest.importorskip("torchmetrics", reason="needs the extra `torchmetrics`")
+    given = torchmetrics.classification.MulticlassF1Score(num_classes=10, average="macro")
+    runs = [fedactors.simulate("horizontal", metric=one, **SMALL) for one in (F1, given)]
+    assert runs[0].metrics["test/MulticlassF1Score"] == runs[1].metrics["test/MulticlassF1Score"]
+    assert runs[0].config["metric"] == F1
+    beta = fedactors.simulate("horizontal", metric="sklearn.metrics:fbeta_score(beta=2, average='micro')", **SMALL)
+    assert beta.metrics["test/fbeta_score"] == pytest.approx(beta.metrics["test/accuracy"])
+    loss = "torch.nn:CrossEntropyLoss(label_smoothing=0.1)"
+    named, given = (fedactors.simulate("horizontal", loss=one, **SMALL) for one in (loss, smoothed))
+    assert named.rounds["training/loss"] == given.rounds["training/loss"]
+
+
+@pytest.mark.parametrize("wrong", [f"sklearn.metrics:f1_score{one}" for one in ("(2)", "(average=print)", "((")])
+def test_arguments_of_a_name_are_plain_values_by_name(wrong):
+    with pytest.raises(BadInput, match=r"metric: .* give arguments by name"):
+        fedactors.simulate("horizontal", metric=wrong, **SMALL)
+
+
+def test_several_metrics_are_a_list(tmp_path):
+    asked = [several, F1, sklearn.metrics.cohen_kappa_score]
+    run = fedactors.simulate("horizontal", metric=asked, out=tmp_path, **SMALL)
+    assert {"test/hits", "test/rate", "test/MulticlassF1Score", "test/cohen_kappa_score"} <= set(run.metrics)
+    again = fedactors.load_run(run.path).resume(metric=asked, out=tmp_path / "again")
+    assert again.metrics == run.metrics
+    with pytest.raises(BadInput, match="not what the run was of"):
+        fedactors.load_run(run.path).resume(metric=[several], out=tmp_path / "other")
+    named = fedactors.simulate("horizontal", metric=f"{HERE}:METRICS", **SMALL)
+    assert named.metrics["test/cohen_kappa_score"] == run.metrics["test/cohen_kappa_score"]
+    with pytest.raises(BadInput, match=r"metric: .*two are called rate"):
+        fedactors.simulate("horizontal", metric=[several, lambda outputs, targets: {"rate": 1.0}], **SMALL)
+    with pytest.raises(BadInput, match="metric: list is not allowed"):
+        fedactors.simulate("horizontal", metric=[3], **SMALL)
+
+
+METRICS = [several, sklearn.metrics.cohen_kappa_score]
+
+
+def test_the_worst_client_is_named():
+    run = fedactors.simulate("horizontal", validation_fraction=0.3, **SMALL)
+    (note,) = [one for one in run.summary.extra["notes"] if "worst client" in one]
+    best = run.metrics["best_round"] - 1
+    scores = {name: run.rounds[f"validation/{name}/accuracy"][best] for name in ("client-0", "client-1", "client-2")}
+    worst = min(scores, key=scores.get)
+    assert note.startswith(f"worst client: {worst} with accuracy {scores[worst]:.4g}")
+
+
+def test_unknown_settings_suggest_the_nearest_setting_or_argument():
+    for wrong, meant in (("num_round", "num_rounds"), ("callback", "callbacks"), ("runtim", "runtime")):
+        with pytest.raises(BadInput, match=f"{wrong}: unknown key; did you mean {meant}"):
+            fedactors.run("horizontal", **{wrong: "1"})
+
+
+def test_one_object_for_two_clients_is_refused_with_a_remedy_that_works():
+    frame = pd.DataFrame({"a": np.arange(30.0), "y": np.arange(30) % 2})
+    held = frame.copy()
+    with pytest.raises(BadInput, match=r"client-1: its object is client-0's already.*copy.copy"):
+        fedactors.horizontal([frame, frame], label="y", test=held, task="binary")
+    data = fedactors.horizontal([frame, copy.copy(frame)], label="y", test=held, task="binary")
+    assert np.isfinite(fedactors.simulate("horizontal", data, num_rounds=1).metrics["test/loss"])
+    rows = torch.utils.data.TensorDataset(torch.rand(30, 4), torch.arange(30) % 2)
+    data = fedactors.horizontal([rows, copy.copy(rows)], test=copy.copy(rows), task="binary")
+    assert np.isfinite(fedactors.simulate("horizontal", data, num_rounds=1).metrics["test/loss"])

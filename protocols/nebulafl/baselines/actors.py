@@ -125,7 +125,7 @@ class OrderCenter(ContainerCenter, SummingCenter):
         for slot in list(self.trainings.scheduler.requests):
             self.trainings.withdraw(slot)
         table = self.trainings.scheduler.table
-        idle = np.flatnonzero(~table.lost).tolist()
+        idle = np.flatnonzero(~(table.lost | table.spent)).tolist()
         generator = np.random.default_rng([self.seed(f"round {order.round}") % 2**32, order.round])
         self.desk.number, self.desk.rate_factor = order.round, order.rate_factor
         self.desk.round = self._method.new_round(order, idle, table.scores, self.clock.now(), generator)

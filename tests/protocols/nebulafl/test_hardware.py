@@ -1,14 +1,65 @@
+import json
+import re
+from dataclasses import replace
+from importlib import resources
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from fedactors.errors import BadInput
+from fedactors.learning.models import ModelSpec
+from protocols.nebulafl.data import catalogue_for, num_operations, read_catalogue
 from protocols.nebulafl.hardware import Bill, HardwarePool, HardwareType, Rental, rent
+from tests.protocols.nebulafl.runs import changed, play
 
 
 def test_a_model_without_throughput_is_bad_input():
     with pytest.raises(BadInput, match="type 'a' has no throughput for model 'vgg16'"):
         HardwareType(name="a", price=1, throughput={"m": 10.0}).samples_per_second("vgg16")
+
+
+def small_net(inputs, outputs):
+    """A network of one's own with the operations of a smaller ``top-mlp``."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, outputs))
+
+
+def test_a_model_of_ones_own_is_as_fast_as_its_operations_say():
+    config = changed(model=f"{__name__}:small_net", num_training=300, duration=700.0, work_factor=100.0)
+    spec = ModelSpec(name=config.model, inputs=(1, 8, 8), outputs=10)
+    known = read_catalogue("scarce").types["rtx-3080"].throughput
+    times = num_operations(replace(spec, name="cnn8")) / num_operations(spec)
+    # the products of a step: forward, and back to both factors; 2,410 numbers beside them
+    by_hand = 2 * (64 * 32 + 32 * 10) * 3 - 2 * 64 * 32 + 2 * 2410
+    assert num_operations(spec) == pytest.approx(by_hand)
+    made = catalogue_for(config, spec).types["rtx-3080"]
+    assert made.samples_per_second(config.model) == pytest.approx(known["cnn8"] * times)
+    assert catalogue_for(config, spec) == catalogue_for(config, spec)
+    result, _, _ = play(config)
+    assert any("operations of a step that was tried" in note for note in result.extra["notes"])
+    assert result.metrics["trainings"] > 0
+
+
+def test_a_network_that_the_catalogue_names_needs_no_trial():
+    spec = ModelSpec(name="cnn8", inputs=(1, 8, 8), outputs=10)
+    assert catalogue_for(changed(), spec) == read_catalogue("scarce")
+
+
+def test_a_unit_that_starts_up_is_paid_and_takes_longer(tmp_path):
+    """Each rental begins with its start-up, which scores, bills and times count."""
+    text = resources.files("protocols.nebulafl").joinpath("examples", "scarce", "catalogue.toml").read_text()
+    slow = re.sub(r"(?m)^price = ", "startup = 60.0\nprice = ", text)
+    (tmp_path / "slow.toml").write_text(slow)
+    config = changed(num_training=300, model="linear", work_factor=100.0)
+    quick, _, _ = play(config)
+    result, recorder, _ = play(changed(config, catalogue=str(tmp_path / "slow.toml")))
+    spans = [json.loads(line) for line in recorder.lines]
+    taken = [one["end"] - one["start"] for one in spans if one["type"] == "span" and one["kind"] == "train"]
+    assert min(taken) > 60.0
+    assert result.metrics["trainings"] < quick.metrics["trainings"]
+    with pytest.raises(BadInput, match="startup"):
+        read_catalogue(slow.replace("startup = 60.0", "startup = -1"))
 
 
 # --- units ---

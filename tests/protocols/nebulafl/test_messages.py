@@ -6,6 +6,8 @@ from fedactors.inspection import describe_messages
 from fedactors.messages.codec import message_types
 from fedactors.secure_sums.actors import MESSAGES
 from protocols.nebulafl import messages
+from protocols.nebulafl.algorithm import rotation_partners
+from protocols.nebulafl.data import exchange_name
 from protocols.nebulafl.messages import sent, shapes
 from protocols.nebulafl.plugin import PROTOCOL
 from tests.protocols.nebulafl.runs import BASELINES, changed, play
@@ -55,3 +57,21 @@ def test_inspect_lists_what_a_configuration_sends():
     assert listed["MasterModel"]["receiver"] == "data center, auditor"
     assert listed["Measurement"]["control"]
     assert set(shapes(SHORT)) <= {cls.__name__ for cls in message_types(messages)}
+
+
+@pytest.mark.parametrize("ablation", ["none", "aggregation"])
+def test_a_centers_master_goes_to_who_needs_it_only(ablation):
+    """To the partner of each rotation, or the exchange that averages; to the auditor once for each measurement."""
+    config = changed(SHORT, model="linear", work_factor=20.0, num_training=300, ablation=ablation)
+    _, recorder, runtime = play(config)
+    found = {(t.sender, t.receiver): t.messages for t in runtime.ledger.totals() if t.type == "MasterModel"}
+    centers = ("oregon", "virginia", "frankfurt")
+    expected = {(center, "auditor"): config.num_measurements for center in centers}
+    for rotation in range(config.num_rotations):
+        partners = rotation_partners(centers, rotation)
+        for center in centers:
+            receiver = partners[center] if ablation == "none" else exchange_name(config)
+            if receiver != center:
+                expected[center, receiver] = expected.get((center, receiver), 0) + 1
+    assert found == expected
+    assert len(recorder.rounds) == config.num_measurements

@@ -84,3 +84,43 @@ def test_whoever_measures_takes_no_part_of_a_places_capacity(tmp_path):
     )  # fmt: skip
     done = play(config)[0]
     assert [point["time"] for point in done.extra["curve"]] == pytest.approx([100.0 * n for n in range(1, 10)])
+
+
+def test_up_and_down_differ(tmp_path):
+    """A line of one way, beside another back: times, prices and ways are each direction's own."""
+    text = """
+    [[links]]
+    from = "a"
+    to = "b"
+    latency_ms = 1000
+    bandwidth_mbit = 8
+    egress_per_gb = 2
+    [[links]]
+    from = "b"
+    to = "a"
+    latency_ms = 3000
+    bandwidth_mbit = 80
+    [[links]]
+    between = ["b", "c"]
+    latency_ms = 500
+    bandwidth_mbit = 8
+    """
+    network = read_network(text)
+    assert network.link("a", "b", 10**6).seconds(10**6) == pytest.approx(1 + 1)
+    assert network.link("b", "a", 10**6).seconds(10**6) == pytest.approx(3 + 0.1)
+    assert network.link("a", "b", 10**6).price(10**9) == pytest.approx(2.0)
+    assert network.link("b", "a", 10**6).price(10**9) == 0.0
+    assert network.link("c", "a", 10**6).latency == 3.5
+    made = network.heavier(2.0).links(["a", "b", "c"], "a/exchange", 10**6)
+    assert made.link("a", "b", INTER_DATA_CENTER).seconds(10**6) == pytest.approx(1 + 2)
+    assert made.link("b", "a", INTER_DATA_CENTER).seconds(10**6) == pytest.approx(3 + 0.2)
+    assert made.link("b", "a/exchange", INTER_DATA_CENTER).latency == 3
+
+
+def test_a_way_without_a_way_back_is_bad_input():
+    one_way = InterCenterLink(ends=("a", "b"), latency=1, bandwidth=1, egress_price=0.0, one_way=True)
+    with pytest.raises(BadInput, match="center 'a' cannot be reached from 'b'"):
+        InterCenterNetwork([one_way]).require(["a", "b"])
+    for text in ('from = "a"', 'from = "a"\nto = "a"', 'between = ["a", "b"]\nto = "b"'):
+        with pytest.raises(BadInput, match=r"link 1"):
+            read_network(f"[[links]]\n{text}\nlatency_ms = 1\nbandwidth_mbit = 1\n")
