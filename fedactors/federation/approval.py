@@ -42,6 +42,7 @@ from fedactors.federation.site_folder import (
     TaskFacts,
     check_budget,
     describe,
+    stamp,
 )
 from fedactors.inspection import describe_protections
 from fedactors.messages.codec import encode
@@ -777,8 +778,15 @@ def _write_once(path: Path, tree: Any) -> None:
 
 def kept_proposals(folder: SiteFolder) -> dict[str, Proposal]:
     """Return what was ever proposed to this site, by run, oldest first."""
-    files = sorted((folder.path / PROPOSALS).glob("????????????????.json"), key=lambda path: path.stat().st_mtime)
-    return {path.stem: read_proposal(json.loads(path.read_text())) for path in files}
+    seen = {path: stamp(path) for path in (folder.path / PROPOSALS).glob("????????????????.json")}
+    files = sorted(((one, path) for path, one in seen.items() if one is not None), key=lambda pair: pair[0][0])
+    return {path.stem: _kept(path, one) for one, path in files}
+
+
+@functools.lru_cache(maxsize=1024)
+def _kept(path: Path, seen: object) -> Proposal:
+    """Return a proposal that was kept, which is written once, and read once: there may be 60 an hour of each site."""
+    return read_proposal(json.loads(path.read_text()))
 
 
 def decide(folder: SiteFolder, proposal: Proposal, *, approved: bool, why: str = "") -> None:
