@@ -735,8 +735,11 @@ def num_predictions(folder: SiteFolder, proposal: Proposal) -> int:
 
 
 def source_digest(protocol: Protocol) -> str:
-    """Return the SHA-256 of the source files of fedactors and of the protocol's package, as they are installed here."""
-    return _source_digest(protocol.Config.__module__.rpartition(".")[0])
+    """Return the SHA-256 of the source files of fedactors and of the protocol's package, as they are installed here.
+
+    The package is the whole one: its actors may lie beside its settings.
+    """
+    return _source_digest(protocol.Config.__module__.partition(".")[0])
 
 
 @functools.cache  # a process goes on with the code that it has loaded
@@ -744,9 +747,10 @@ def _source_digest(package: str) -> str:
     digest = hashlib.sha256()
     for name in ("fedactors", package):
         spec = importlib.util.find_spec(name)
-        for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
-            root = Path(folder)
-            for file in sorted(root.rglob("*.py")):
+        if spec is None:
+            continue
+        for root in map(Path, spec.submodule_search_locations or [spec.origin] * bool(spec.has_location)):
+            for file in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
                 digest.update(f"{name}/{file.relative_to(root).as_posix()}\0".encode())
                 digest.update(hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()

@@ -787,7 +787,6 @@ class SiteRun:
         self._spending = PrivacyBudget(folder, proposal, self.actors, self._refuse)
         self._spending.is_exact = self.has_quorum
         self._lost_sites: asyncio.Queue[str] = asyncio.Queue()
-        self._cpu_before = time.process_time()
         self.usage: UsageWatch | None = None
         self._steps: set[str] = set()
         """What the driver has asked for, each once: one that ends late would bring the run back to where it was."""
@@ -1114,11 +1113,9 @@ class SiteRun:
             self._released.extend(found.privacy)
 
     def _counted(self) -> tuple[Any, ...]:
-        """Return the actors' totals, seconds of waiting, and processor seconds."""
+        """Return the actors' totals, and seconds of waiting: what this machine computes with is not the driver's."""
         counted = self.actors.counted().values()
-        total = tuple(row for one in counted for row in one.totals)
-        cpu = time.process_time() - self._cpu_before + sum(one.cpu_seconds for one in counted)
-        return total, sum(one.waiting for one in counted), cpu
+        return tuple(row for one in counted for row in one.totals), sum(one.waiting for one in counted)
 
     async def _account(self) -> None:
         """Write down what the own actors released under noise, where the driver has not let them."""
