@@ -749,7 +749,8 @@ def _source_digest(package: str) -> str:
         spec = importlib.util.find_spec(name)
         if spec is None:
             continue
-        for root in map(Path, spec.submodule_search_locations or [spec.origin] * bool(spec.has_location)):
+        file_alone = [spec.origin] if spec.origin is not None and spec.has_location else []
+        for root in map(Path, spec.submodule_search_locations or file_alone):
             for file in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
                 digest.update(f"{name}/{file.relative_to(root).as_posix()}\0".encode())
                 digest.update(hashlib.sha256(file.read_bytes()).digest())

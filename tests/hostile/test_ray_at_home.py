@@ -108,15 +108,15 @@ def test_a_site_counts_the_messages_of_its_own_actors_alone() -> None:
     def is_at(site: str, name: str) -> bool:
         return name.partition("/")[0] == site
 
-    own, others = (
+    its, others = (
         (f"{SHOP}/a", f"{BANK}/a", "local", "Report", 1, 8),
         ("clinic/a", f"{BANK}/a", "local", "Report", 9, 8),
     )
-    assert _drained(SHOP, ((own,), 0.5), is_at)
+    assert _drained(SHOP, ((its,), 0.5), is_at)
     with pytest.raises(Refused, match="counts messages of others than its own actors"):
-        _drained(SHOP, ((own, others), 0.5), is_at)
+        _drained(SHOP, ((its, others), 0.5), is_at)
     with pytest.raises(Refused, match="sends what are no totals"):
-        _drained(SHOP, ((own,), 0.5, 12.25), is_at)
+        _drained(SHOP, ((its,), 0.5, 12.25), is_at)
 
 
 def test_what_a_site_tells_of_a_run_so_far_has_no_times_of_its_machine() -> None:
