@@ -642,6 +642,8 @@ def _run_once(
         open_progress(quiet=options.quiet, total=total, headline=protocol.headline.name)
     ) as progress:
         name = options.data or protocol.default_data
+        if options.federation is None:  # else it names data of sites
+            check_data(protocol, name, is_here(options))
         progress.phase(f"reading {name}")
         make: Callable[..., Runtime] = partial(make_runtime, options, seed, **simulated)
         resolved = _resolved(protocol, config, options, seed, scenario)

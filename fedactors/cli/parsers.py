@@ -110,6 +110,10 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
         "--federation", metavar="FILE", required=True, help="whose sites it admits: their federation.toml"
     )
     relay.add_argument("--listen", metavar="HOST:PORT", required=True, help="where the sites dial it")
+    relay.add_argument("--crl", metavar="FILE", help="revocation lists of the federation's CAs, as in site.toml")
+    relay.add_argument(
+        "--address", metavar="HOST:PORT", help="which of the relays in federation.toml this is, where it names several"
+    )
 
     sweep = add("sweep", "run a protocol with many settings and seeds; write one table, skip cached runs")
     sweep.add_argument("protocol", metavar="PROTOCOL", help="protocol name; see fedactors list")

@@ -480,19 +480,25 @@ def _list(folder: SiteFolder, args: argparse.Namespace) -> int:
 
 
 def _budget(folder: SiteFolder, args: argparse.Namespace) -> int:
-    from fedactors.federation.site_folder import as_logged, in_all, spent
+    from fedactors.federation.site_folder import as_logged, spent, taken_of
 
     taken = spent(folder.log())
     caps = {name: cap for name in folder.names() if (cap := folder.budget(name)) is not None}
     if args.format == "json":
-        logged = {name: as_logged({"budget": cap, **taken.get(name, {})}) for name, cap in caps.items()}
+        logged = {
+            name: as_logged({"budget": cap, "taken": taken_of(folder, name, taken), **taken.get(name, {})})
+            for name, cap in caps.items()
+        }
         print_json({"site": folder.name, "budgets": logged})
         return 0
     if not caps:
         say("no data here have a budget")
         return 0
-    rows = [[name, str(cap), str(in_all(taken.get(name, {})))] for name, cap in caps.items()]
-    print_table(["data", "budget", "taken"], rows)
+    rows = []
+    for name, cap in caps.items():
+        others = [one for one in folder.with_budget(name) if one != name]
+        rows.append([name, str(cap), str(taken_of(folder, name, taken)), ", ".join(others) or "-"])
+    print_table(["data", "budget", "taken", "with"], rows)
     return 0
 
 
@@ -568,7 +574,7 @@ class SiteSource:
 
     def _budgets(self) -> list[dict[str, Any]]:
         from fedactors.federation.approval import kept_proposals
-        from fedactors.federation.site_folder import in_all, spent
+        from fedactors.federation.site_folder import spent, taken_of
 
         folder = self._folder
         caps = {name: cap for name in folder.names() if (cap := folder.budget(name)) is not None}
@@ -585,8 +591,12 @@ class SiteSource:
             {
                 "data": name,
                 "budget": cap,
-                "left": cap.less(in_all(taken.get(name, {}))),
-                "taken": {purpose: in_all(of[name]) for purpose, of in by_purpose.items() if name in of},
+                "left": cap.less(taken_of(folder, name, taken)),
+                "taken": {
+                    purpose: taken_of(folder, name, of)
+                    for purpose, of in by_purpose.items()
+                    if not of.keys().isdisjoint(folder.with_budget(name))
+                },
             }
             for name, cap in caps.items()
         ]
@@ -914,7 +924,9 @@ def relay_command(args: argparse.Namespace) -> int:
         say(json_line(line) if args.format == "json" else line["text"], flush=True)
 
     host, port = parse_address(args.listen, "--listen")
-    relay = Relay(path_of(args.federation, "--federation"), tell=tell)
+    crl = None if args.crl is None else path_of(args.crl, "--crl")
+    address = None if args.address is None else parse_address(args.address, "--address")
+    relay = Relay(path_of(args.federation, "--federation"), tell=tell, crl=crl, address=address)
 
     async def listen() -> None:
         async with await relay.start(host, port):

@@ -1,9 +1,10 @@
 """Tables read in place: DuckDB and SQLite files, Parquet, CSV, PostgreSQL, named data sets, and Arrow in memory.
 
 `TableSource.describe` gives column -> kind, `TableSource.load` the wanted columns of the wanted rows. A filter means
-what it means in DuckDB, whatever the database: what another one provably answers alike goes to where the table lies
-(comparisons of whole numbers, tests for NULL, equality of texts byte by byte), the rest is evaluated on the rows that
-were read, and so are keys that are expressions. CSV files are read as in any layout (`fedactors.data.readers`). SQLite
+what it means in DuckDB, whatever the database: what that provably answers alike, written anew from names and literals
+(comparisons of whole numbers, tests for NULL, equality of texts byte by byte), goes to where the table lies, the rest
+is evaluated on the rows that were read, and so are keys that are expressions: what others wrote asks no database that
+has anything else. CSV files are read as in any layout (`fedactors.data.readers`). SQLite
 has no types: a column's kind is that of its values. Every identifier is quoted, files and databases are opened
 read-only, DuckDB reads nothing but the file that was named (no view of it reaches another file, no extension is
 loaded), and a PostgreSQL password stays out of repr and errors. PostgreSQL's rows come as CSV by COPY, which Arrow
@@ -28,6 +29,7 @@ import functools
 import hashlib
 import importlib
 import io
+import math
 import os
 import re
 import sqlite3
@@ -58,6 +60,7 @@ from fedactors.data.values import (
 )
 from fedactors.errors import BadInput, DataMissing
 from fedactors.messages.codec import wire_type
+from fedactors.runtime.compute import interruptible
 from fedactors.runtime.snapshots import object_at
 from fedactors.validation import address_of, files_at
 
@@ -358,7 +361,8 @@ class TableSource:
             return pa.table({name: found[name] for name in wanted})
         if self.kind in ("parquet", "named", "memory", "object", "library", "view"):
             with _duckdb(self) as (connection, relation), _fitting(self.shown):
-                return _fetched(connection, _select([*wanted], relation, filters, computed))
+                seconds = QUERY_SECONDS if filters or computed else math.inf
+                return _fetched(connection, _select([*wanted], relation, filters, computed), seconds)
         pushed = {text: _pushed(text, known, self.kind) for text in filters}
         left = [text for text in filters if pushed[text] is None]
         asked = [name for text in [*left, *computed] for name in _names_in(text, known)]
@@ -371,10 +375,10 @@ class TableSource:
         of_file = {name: one for name, one in of_file.items() if name in needed}
         rows = self._read(needed, conditions, known, asked, keys, exact, of_file)
         if left or computed:
-            with _explained(self), memory_database(**_CLOSED) as connection, _fitting(self.shown):
+            with _explained(self), memory_database(**_OF_OTHERS) as connection, _fitting(self.shown):
                 connection.register("rows_in_memory", rows)
                 texts = [name for name in rows.column_names if name.endswith(_AS_TEXT)]
-                rows = _fetched(connection, _select(wanted, "rows_in_memory", left, computed, texts))
+                rows = _fetched(connection, _select(wanted, "rows_in_memory", left, computed, texts), QUERY_SECONDS)
         return rows if not wanted and not computed else rows.select([*wanted, *computed])
 
     def _read(
@@ -429,15 +433,23 @@ class TableSource:
             return _fetched(connection, _statement(columns, relation, where))
 
 
-def _fetched(connection: Any, sql: str) -> Any:
-    """Return the `pyarrow.Table` of a query's rows: in memory, or where they are large block by block in files."""
-    relation = connection.sql(sql)
-    schema = connection.sql(f"SELECT * FROM ({sql}) LIMIT 0").to_arrow_table().schema
-    ((num_rows,),) = connection.sql(f"SELECT COUNT(*) FROM ({sql})").fetchall()
-    if _wide_columns(relation) or not is_large(num_rows * row_bytes(schema)):
-        return rows_of_relation(relation)
-    size = min(_FETCH_ROWS, max(_VECTOR_ROWS, int(_BLOCK // row_bytes(schema))))
-    return mapped_table(schema, num_rows, pieces_of(connection.sql(sql).to_arrow_reader(size)))
+QUERY_SECONDS = 600.0
+"""For which what others ask of a table may compute."""
+
+
+def _fetched(connection: Any, sql: str, seconds: float = math.inf) -> Any:
+    """Return the `pyarrow.Table` of a query's rows: in memory, or where they are large block by block in files.
+
+    DuckDB ends a query that takes longer, or whose run is over.
+    """
+    with interruptible(connection.interrupt, seconds):
+        relation = connection.sql(sql)
+        schema = connection.sql(f"SELECT * FROM ({sql}) LIMIT 0").to_arrow_table().schema
+        ((num_rows,),) = connection.sql(f"SELECT COUNT(*) FROM ({sql})").fetchall()
+        if _wide_columns(relation) or not is_large(num_rows * row_bytes(schema)):
+            return rows_of_relation(relation)
+        size = min(_FETCH_ROWS, max(_VECTOR_ROWS, int(_BLOCK // row_bytes(schema))))
+        return mapped_table(schema, num_rows, pieces_of(connection.sql(sql).to_arrow_reader(size)))
 
 
 FINGERPRINT_ROWS = 1 << 16
@@ -606,7 +618,7 @@ def _pushed(sql: str, kinds: Mapping[str, str], database: str) -> str | None:
     """Return a condition in the SQL of a database that provably keeps the rows that DuckDB would; None: nobody knows.
 
     Whole numbers are compared alike everywhere; texts are equal byte by byte where a database is told so. DuckDB's own
-    files may hold texts that are compared otherwise.
+    files may hold texts that are compared otherwise. Nothing of the condition is passed on as it is written.
     """
     import sqlglot
     from sqlglot import exp
@@ -615,10 +627,6 @@ def _pushed(sql: str, kinds: Mapping[str, str], database: str) -> str | None:
     tree = sqlglot.parse_one(sql, dialect="duckdb")
     if database == "csv":
         return None
-    if database == "duckdb":
-        columns = [kinds.get(exact.get(one.name.lower(), "")) for one in tree.find_all(exp.Column)]
-        is_plain = all(kind not in (None, "text", "other") for kind in columns)
-        return str(tree.sql(dialect="duckdb", identify=True)) if is_plain else None
 
     def column(node: Any, kind: str) -> str | None:
         name = exact.get(node.name.lower()) if isinstance(node, exp.Column) else None
@@ -655,7 +663,8 @@ def _pushed(sql: str, kinds: Mapping[str, str], database: str) -> str | None:
                 operands, sign = operands[::-1], _TURNED.get(sign, sign)
         else:
             return None
-        for kind in ("integer", "text") if sign in ("=", "<>", "IN") else ("integer",):
+        has_texts = sign in ("=", "<>", "IN") and database != "duckdb"
+        for kind in ("integer", "text") if has_texts else ("integer",):
             name, values = column(operands[0], kind), [literal(one, kind) for one in operands[1:]]
             if name is not None and None not in values:
                 listed, compared = ", ".join(map(str, values)), texts(name) if kind == "text" else name
@@ -940,6 +949,9 @@ def _explained(source: TableSource) -> Iterator[None]:
 
     try:
         yield
+    except duckdb.InterruptException:
+        said = f"it computed for more than {QUERY_SECONDS:g} s, or its run was stopped"
+        raise SourceError(f"{source.table or 'source'}: {source.shown}: {said}") from None
     except duckdb.Error as error:
         reason = str(error).splitlines()[0]
         reason = reason.partition(" Error: ")[2] or reason  # DuckDB names a kind of error first
@@ -952,8 +964,10 @@ _NO_EXTENSIONS = {
     "python_enable_replacements": False,
 }
 """A query over a table needs neither; a view in somebody's file could ask for both."""
-_CLOSED = {**_NO_EXTENSIONS, "enable_external_access": False, "lock_configuration": True}
+_CLOSED: dict[str, str | int | bool] = {**_NO_EXTENSIONS, "enable_external_access": False, "lock_configuration": True}
 """Settings of a database in memory that reaches nothing else."""
+_OF_OTHERS: dict[str, str | int | bool] = {**_CLOSED, "temp_directory": ""}
+"""The same for what others ask, row by row, which needs no files beside its memory."""
 
 
 def _named_rows(source: TableSource) -> Any:

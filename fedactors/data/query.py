@@ -14,6 +14,8 @@ Kinds of columns: integer, float, decimal, boolean, text, date, timestamp, other
 numbers, and code: numbers that no program writes so, such as 1.10 beside 1.1; both are texts as well. Whatever their
 kinds, numbers are equal if they are the same number, and texts if they are the same text; those that are both are
 compared as texts: 007 at one party is not 7 at another.
+
+It is one file because what a query may say is what is then given a meaning.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, product
+from itertools import chain, pairwise, product
+from math import inf, prod
 from typing import Any, Literal
 
 from sqlglot import exp
@@ -321,6 +324,15 @@ _ALLOWED_NODES = (
     exp.Select, exp.Union, exp.Subquery, exp.From, exp.Join, exp.Where, exp.Table, exp.TableAlias, exp.Star, exp.Alias,
     *_FILTER_NODES, *TEXT_NODES,
 )  # fmt: skip
+_TYPES = {
+    *(exp.DataType.NUMERIC_TYPES - {exp.DataType.Type.BIT}), *exp.DataType.TEXT_TYPES, *exp.DataType.TEMPORAL_TYPES,
+    *(getattr(exp.DataType.Type, name) for name in ("BOOLEAN", "TIME", "TIMETZ", "INTERVAL", "UUID")),
+}  # fmt: skip
+"""To which a query casts; bits, bytes and lists are texts of several times the length."""
+_TYPICAL, _LONGEST_TEXT = 100.0, 10_000.0
+"""Characters of a text in a column, as a query's own texts are measured, and of a text that it makes of these."""
+_MOST_COMBINATIONS = 4096
+"""Of partitions, that the branches of a query read."""
 
 
 def parse_query(sql: str | exp.Expression) -> Query:
@@ -345,9 +357,17 @@ def parse_query(sql: str | exp.Expression) -> Query:
             "sql: the branches of a UNION ALL must differ only in the partitions they read (same aliases,"
             " joins, filters and columns)"
         )
-    combinations = [combination for branch in branches for combination in product(*branch.tables.values())]
-    pieces = [tuple(dict.fromkeys(column)) for column in zip(*combinations, strict=True)]
-    if sorted(map(str, combinations)) != sorted(map(str, product(*pieces))):
+    number = sum(prod(map(len, branch.tables.values())) for branch in branches)
+    if len(branches) > 1 and number > _MOST_COMBINATIONS:
+        raise UnsupportedQueryError(
+            f"sql: a UNION ALL of {number} combinations of partitions is not supported: at most {_MOST_COMBINATIONS}"
+        )
+    pieces = [tuple(dict.fromkeys(chain(*parts))) for parts in zip(*(b.tables.values() for b in branches), strict=True)]
+    is_each_once = number == prod(map(len, pieces))
+    if is_each_once and len(branches) > 1:  # of one branch the number says it all, and combinations may be very many
+        combinations = [combination for branch in branches for combination in product(*branch.tables.values())]
+        is_each_once = sorted(map(str, combinations)) == sorted(map(str, product(*pieces)))
+    if not is_each_once:
         raise UnsupportedQueryError(
             "sql: the branches of a UNION ALL must cover every combination of partitions exactly once"
         )
@@ -367,6 +387,9 @@ def _check_constructs(tree: Tree) -> None:
         if kind.this == exp.DataType.Type.USERDEFINED:  # its name is written out as it stands
             words = shown(str(kind.args.get("kind") or kind))
             raise UnsupportedQueryError(f"sql: type {words} is not supported, only those of DuckDB are")
+        if kind.this not in _TYPES or any(not isinstance(one, exp.DataTypeParam) for one in kind.expressions):
+            words = shown(kind.sql(dialect="duckdb"))
+            raise UnsupportedQueryError(f"sql: type {words} is not supported, only numbers, texts and times are")
     for union in tree.find_all(exp.Union):
         if union.args.get("distinct"):
             raise UnsupportedQueryError("sql: UNION removes duplicates and is not supported; write UNION ALL")
@@ -390,6 +413,40 @@ def _check_constructs(tree: Tree) -> None:
                 raise UnsupportedQueryError(f"sql: {words} in the select list is not supported, only columns are")
             if star is not None and any(star.args.values()):
                 raise UnsupportedQueryError(f"sql: {words} is not supported; name the columns")
+    _check_lengths(tree)
+
+
+def _check_lengths(tree: Tree) -> None:
+    """Refuse texts that become so long, whatever the rows are, that a database fails over one of them.
+
+    Nothing interrupts it while it makes one.
+    """
+    longest: dict[int, float] = {}
+    for node in reversed(list(tree.walk())):  # what a function is of, before the function
+        parts = {name: longest[id(one)] for name, one in node.args.items() if id(one) in longest}
+        if isinstance(node, exp.Literal):
+            length = float(len(node.name))
+        elif isinstance(node, exp.Column):
+            length = _TYPICAL
+        elif isinstance(node, exp.Predicate | exp.Connector | exp.Not):
+            length = float(len("false"))
+        elif isinstance(node, exp.Replace):
+            length = parts["this"] * max(1.0, parts.get("replacement", parts.get("expression", 0.0)))
+        elif isinstance(node, exp.Pad):
+            by = node.expression
+            is_number = isinstance(by, exp.Literal) and not by.is_string and by.name.isdecimal()
+            length = float(by.name) if is_number else inf
+        elif isinstance(node, exp.Cast):
+            length = max(parts["this"], _TYPICAL)
+        else:
+            length = sum(longest[id(one)] for one in node.iter_expressions())
+        if isinstance(node, TEXT_NODES) and length > _LONGEST_TEXT:
+            words = shown(node.sql(dialect="duckdb"))
+            raise UnsupportedQueryError(
+                f"sql: {words} is not supported: it makes texts longer than {_LONGEST_TEXT:,.0f} characters, or as "
+                "long as the rows say"
+            )
+        longest[id(node)] = length
 
 
 def _is_selected(node: Tree) -> bool:

@@ -42,6 +42,7 @@ from fedactors.federation.site_folder import (
     TaskFacts,
     check_budget,
     describe,
+    stamp,
 )
 from fedactors.inspection import describe_protections
 from fedactors.messages.codec import encode
@@ -721,8 +722,11 @@ def num_predictions(folder: SiteFolder, proposal: Proposal) -> int:
 
 
 def source_digest(protocol: Protocol) -> str:
-    """Return the SHA-256 of the source files of fedactors and of the protocol's package, as they are installed here."""
-    return _source_digest(protocol.Config.__module__.rpartition(".")[0])
+    """Return the SHA-256 of the source files of fedactors and of the protocol's package, as they are installed here.
+
+    The package is the whole one: its actors may lie beside its settings.
+    """
+    return _source_digest(protocol.Config.__module__.partition(".")[0])
 
 
 @functools.cache  # a process goes on with the code that it has loaded
@@ -730,9 +734,11 @@ def _source_digest(package: str) -> str:
     digest = hashlib.sha256()
     for name in ("fedactors", package):
         spec = importlib.util.find_spec(name)
-        for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
-            root = Path(folder)
-            for file in sorted(root.rglob("*.py")):
+        if spec is None:
+            continue
+        file_alone = [spec.origin] if spec.origin is not None and spec.has_location else []
+        for root in map(Path, spec.submodule_search_locations or file_alone):
+            for file in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
                 digest.update(f"{name}/{file.relative_to(root).as_posix()}\0".encode())
                 digest.update(hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()
@@ -764,8 +770,15 @@ def _write_once(path: Path, tree: Any) -> None:
 
 def kept_proposals(folder: SiteFolder) -> dict[str, Proposal]:
     """Return what was ever proposed to this site, by run, oldest first."""
-    files = sorted((folder.path / PROPOSALS).glob("????????????????.json"), key=lambda path: path.stat().st_mtime)
-    return {path.stem: read_proposal(json.loads(path.read_text())) for path in files}
+    seen = {path: stamp(path) for path in (folder.path / PROPOSALS).glob("????????????????.json")}
+    files = sorted(((one, path) for path, one in seen.items() if one is not None), key=lambda pair: pair[0][0])
+    return {path.stem: _kept(path, one) for one, path in files}
+
+
+@functools.lru_cache(maxsize=1024)
+def _kept(path: Path, seen: object) -> Proposal:
+    """Return a proposal that was kept, which is written once, and read once: there may be 60 an hour of each site."""
+    return read_proposal(json.loads(path.read_text()))
 
 
 def decide(folder: SiteFolder, proposal: Proposal, *, approved: bool, why: str = "") -> None:

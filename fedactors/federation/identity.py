@@ -651,9 +651,14 @@ def read_revoked(path: Path, issuers: Sequence[x509.Certificate]) -> Revoked:
     serials, ended = set(), []
     updated: dict[bytes, datetime] = {}
     for one in lists:
+        by_whom = one_line(one.issuer.rfc4514_string(), 200)
         if not any(one.issuer == by.subject and _is_list_of(one, by) for by in issuers):
-            by_whom = one_line(one.issuer.rfc4514_string(), 200)
             raise BadInput(f"crl: {path}: the list of {by_whom!r} is signed by no CA of the federation")
+        if not _is_whole(one):
+            raise BadInput(
+                f"crl: {path}: the list of {by_whom!r} is a part of one (critical extensions say which): give the CA's "
+                "full list"
+            )
         issuer = one.issuer.public_bytes()
         updated[issuer] = max(one.last_update_utc, updated.get(issuer, one.last_update_utc))
         if one.next_update_utc is not None:
@@ -663,6 +668,17 @@ def read_revoked(path: Path, issuers: Sequence[x509.Certificate]) -> Revoked:
     if until is not None and until < datetime.now(UTC):
         raise BadInput(f"crl: {path}: a list ended at {until:%Y-%m-%d %H:%M} UTC: get the CA's present one")
     return Revoked(frozenset(serials), until, updated)
+
+
+def _is_whole(one: x509.CertificateRevocationList) -> bool:
+    """Say whether a list names all that its CA has revoked: one of changes, or for some certificates, says so.
+
+    By RFC 5280, 5.2, a list with a critical extension that its reader does not follow, of an entry too, is not used.
+    """
+    try:
+        return not any(extension.critical for of in (one, *one) for extension in of.extensions)
+    except (ValueError, x509.DuplicateExtension):
+        return False
 
 
 def _is_list_of(one: x509.CertificateRevocationList, by: x509.Certificate) -> bool:
@@ -952,11 +968,27 @@ def federation_text(made: Federation, key: PrivateKey | None = None) -> str:
 
 
 def without_revoked(federation: Federation, revoked: Revoked) -> Federation:
-    """Return the federation without the certificates that are revoked, and without sites that have no other."""
+    """Return the federation without the certificates that are revoked, and without sites that have no other.
+
+    With a CA that is revoked go those that it certifies, and no other one does: CAs and sites.
+    """
+    issuer, *issuers = federation.authorities
+    good, before = [one for one in (issuer, *issuers) if one not in revoked], 0
+    while len(good) != before:
+        before = len(good)
+        good = [one for one in good if _stands(one, federation.authorities, good)]
     members = {}
     for name, member in federation.members.items():
-        good = [one for one in (member.certificate, member.previous) if one is not None and one not in revoked]
-        if good:
-            members[name] = replace(member, certificate=good[0], previous=good[1] if len(good) > 1 else None)
+        shown_ones = [one for one in (member.certificate, member.previous) if one is not None and one not in revoked]
+        held = [one for one in shown_ones if _stands(one, federation.authorities, good)]
+        if held:
+            members[name] = replace(member, certificate=held[0], previous=held[1] if len(held) > 1 else None)
     hosts = {party: site for party, site in federation.hosts.items() if site in members}
-    return replace(federation, members=members, hosts=hosts)
+    kept = tuple(pem for pem, one in zip(federation.issuers, issuers, strict=True) if one in good)
+    return replace(federation, members=members, hosts=hosts, issuers=kept)
+
+
+def _stands(certificate: x509.Certificate, authorities: Iterable[x509.Certificate], good: Any) -> bool:
+    """Say whether a good CA has signed a certificate, or it is none that a CA of the federation has signed."""
+    above = [one for one in authorities if one != certificate and _is_signed(certificate, one)]
+    return not above or any(one in good for one in above)

@@ -657,8 +657,10 @@ class Compared:
 def compare(site: str, lines: Log, other: str, others: Log) -> list[Compared]:
     """Return what the checked logs of two sites say of each run that is in both or ended in one, oldest first.
 
-    In a run that came to its end, what left one must have arrived at the other. In one that was cut, what left may be
-    lost on the way; what never left cannot arrive, unless the site that sent it was killed and came back (`_has_gap`).
+    In a run that came to its end at one of them, what left one must have arrived at the other, whatever that one says
+    of its own end. In one that was cut, what left may be lost on the way; what never left cannot arrive, unless the
+    site that sent it was killed and came back (`_has_gap`). Both logs must tell that it was cut, or that they were
+    apart: of one alone it may be an excuse.
 
     Raises:
         BadInput: a line is signed by its site, and is not what a site writes.
@@ -673,7 +675,25 @@ def compare(site: str, lines: Log, other: str, others: Log) -> list[Compared]:
         if run not in ends[far] and any(far in (e["from"], e["to"]) for line in ends[one][run] for e in _all(line))
     ]
     gaps = {(name, run) for name, log in ((site, lines), (other, others)) for run in runs if _has_gap(log, run)}
-    return [_compared(run, site, ends[site].get(run, []), other, ends[other].get(run, []), gaps) for run in runs]
+    cut = {
+        run
+        for run in runs
+        if all(
+            (one, run) in gaps
+            or _was_apart(log, run, far)
+            or all(line["status"] != "finished" for line in ends[one].get(run, []))
+            for one, log, far in ((site, lines, other), (other, others, site))
+        )
+    }
+    return [
+        _compared(run, site, ends[site].get(run, []), other, ends[other].get(run, []), gaps, was_cut=run in cut)
+        for run in runs
+    ]
+
+
+def _was_apart(lines: Log, run: str, other: str) -> bool:
+    """Say whether a site went on in a run without another one."""
+    return any(line["what"] == "away" and line.get("run") == run and line.get("site") == other for line in lines)
 
 
 def _has_gap(lines: Log, run: str) -> bool:
@@ -714,7 +734,9 @@ def _all(line: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [*line["left"], *line["arrived"]]
 
 
-def _compared(run: str, site: str, lines: Log, other: str, others: Log, gaps: Set[tuple[str, str]]) -> Compared:
+def _compared(
+    run: str, site: str, lines: Log, other: str, others: Log, gaps: Set[tuple[str, str]], *, was_cut: bool
+) -> Compared:
     both = (*lines, *others)
     is_whole = bool(both) and all(line["status"] == "finished" for line in both)
     differences: list[str] = []
@@ -734,7 +756,7 @@ def _compared(run: str, site: str, lines: Log, other: str, others: Log, gaps: Se
             total["messages"] += sent_here
             total["bytes"] += size
             # of a process that was killed nobody knows what left it; what it took is not missed either
-            is_lost = not is_whole and ((sent_here >= taken and size >= taken_size) or (one, run) in gaps)
+            is_lost = was_cut and ((sent_here >= taken and size >= taken_size) or (one, run) in gaps)
             if (sent_here, size) != (taken, taken_size) and not is_lost:
                 sender, receiver, type_ = (one_line(part, 80) for part in key)
                 differences.append(

@@ -58,7 +58,7 @@ from fedactors.runs.storage import make_folder
 from fedactors.runtime import calls
 from fedactors.runtime.calls import CallPath
 from fedactors.runtime.compute import WallClock
-from fedactors.runtime.failures import UnawaitedCall, code_of, decode_reply, encode_error
+from fedactors.runtime.failures import UnawaitedCall, code_of, decode_reply, encode_error, raised_by
 from fedactors.runtime.interface import ActorSpec
 from fedactors.runtime.ray import cluster
 from fedactors.runtime.ray.actor_process import Drained, Settings
@@ -325,14 +325,20 @@ class RayActorHost(ActorHost):
         """
         near, far = socket.socketpair()
         number = str(far.fileno())
-        words = (sys.executable, "-m", _SIDECAR, number, self._address, str(self._call_timeout))
-        root = str(Path(__file__).parents[2])
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))}
+        words = (sys.executable, "-P", "-m", _SIDECAR, number, self._address, str(self._call_timeout))
+        root, given = str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join([root, *map(os.path.abspath, filter(None, given))])}
         with far:
-            # in a session of its own: the signals of a terminal are meant for the site's process
-            self._sidecar = await asyncio.create_subprocess_exec(
-                *words, pass_fds=(far.fileno(),), start_new_session=True, env=env, stdin=asyncio.subprocess.DEVNULL
-            )
+            # in a session of its own: the signals of a terminal are meant for the site's process; and where its code
+            # lies, for Ray's workers import first from where it begins, which others may write in
+            ends: dict[str, Any] = {"pass_fds": (far.fileno(),), "stdin": asyncio.subprocess.DEVNULL}
+            try:
+                self._sidecar = await asyncio.create_subprocess_exec(
+                    *words, start_new_session=True, env=env, cwd=root, **ends
+                )
+            except BaseException:
+                near.close()
+                raise
         reader, self._writer = await asyncio.open_connection(sock=near)
         try:
             _, is_good, found = await read(reader)
@@ -451,7 +457,9 @@ class RayActorHost(ActorHost):
                 self._recorded.spans += one.spans
                 self._recorded.privacy += one.privacy
                 for text in one.refused:
-                    self._boundary.note(Refused(name, text))
+                    error = Refused(name, text)
+                    raised_by(name, error, self._boundary.gate.book)  # whose words stay at this site
+                    self._boundary.note(error)
 
     async def _settle_again(self) -> None:
         """Keep what is fetched no older than a second: whatever ends the run, so much of it is written."""

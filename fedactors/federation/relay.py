@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from fedactors.errors import BadInput, FedactorsError, PartyLost, Refused
-from fedactors.federation.identity import Federation, holds, key_of, read_federation, sign, verify
+from fedactors.federation.identity import Federation, fingerprint, holds, key_of, sign, verify
 from fedactors.federation.session import (
     AT_ONCE,
     ERROR,
@@ -57,7 +57,7 @@ from fedactors.federation.session import (
     start_tls,
     value_of,
 )
-from fedactors.federation.site_folder import stamp
+from fedactors.federation.site_folder import FederationReader
 from fedactors.messages.codec import encode_parts
 from fedactors.runtime.failures import encode_error, lasting, unforeseen
 from fedactors.validation import first_line, one_line
@@ -467,6 +467,8 @@ class Called:
         await self._accept(reader, writer)
 
 
+KNOWN_TO_RELAY = "known.relay.json"
+"""Beside the federation's file: the newest that a relay took; see `site_folder.FederationReader`."""
 _TOKEN_BYTES = 16
 _LOOK_SECONDS = 5.0
 _LONGEST_WORD = 100
@@ -512,10 +514,18 @@ class _Call:
 
 
 class Relay:
-    """The relay's process; `tell` takes each line, as ``{time, event, text, ...}``.
+    """The relay's process.
+
+    Args:
+        file: the federation's, ``federation.toml``; beside it the relay notes the newest that it took.
+        limits: see there.
+        tell: takes each line, as ``{time, event, text, ...}``.
+        crl: file of revocation lists; None: there are none.
+        address: by which the federation's file names this relay; None: the only one that it names, or the one where
+            this relay listens.
 
     Raises:
-        BadInput: the file is wrong.
+        BadInput: a file is wrong, or older than what was taken.
     """
 
     def __init__(
@@ -523,18 +533,25 @@ class Relay:
         file: Path,
         limits: RelayLimits | None = None,
         tell: Callable[[dict[str, Any]], None] = lambda line: print(line["text"]),
+        *,
+        crl: Path | None = None,
+        address: tuple[str, int] | None = None,
     ) -> None:
         self.limits = limits or RelayLimits()
         self._say = tell
-        self._file = file
-        self._seen = stamp(file)
-        self._federation = read_federation(file)
+        self._reader = FederationReader(file, crl, file.with_name(KNOWN_TO_RELAY))
+        self._seen = self._reader.now()
+        self._taken = self._reader.read()
+        self._address = address
+        self._here: set[tuple[str, int]] = set()
+        """By what address the federation's file names this relay."""
+        self._note()
         self._waiting: dict[str, _Waiting] = {}
         self._calls: dict[str, _Call] = {}
         self._of_site: Counter[str] = Counter()
         self._looking: asyncio.Task[None] | None = None
-        self._open: dict[asyncio.StreamWriter, str] = {}
-        """Connections of sites that were admitted."""
+        self._open: dict[asyncio.StreamWriter, tuple[str, str]] = {}
+        """Connections of sites that were admitted, each with the site's name and its certificate's SHA-256."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._unknown_peers = Admission(self._refused, self.limits.unknown_peers)
         self._lines: defaultdict[str, LineLimit] = defaultdict(LineLimit)
@@ -547,21 +564,47 @@ class Relay:
 
     @property
     def federation(self) -> Federation:
-        """The federation as its file is now; as it was, where that is wrong."""
-        if (seen := stamp(self._file)) != self._seen:
-            self._seen = seen
+        """The federation as its files are now; as it was, where they are wrong or older."""
+        if self._reader.now() != self._seen:
             try:
-                self._federation = read_federation(self._file)
+                self._taken = self._reader.read()
+                self._note()
             except BadInput as error:
                 self._tell("config_errors", f"the federation of before goes on: {error}")
-        return self._federation
+            self._seen = self._reader.now()
+        return self._taken.federation
+
+    def _note(self) -> None:
+        """Note what was read, and say what is wrong with it."""
+        if self._taken.problem is not None:
+            self._tell("config_errors", f"whom the list of before named stays revoked: {self._taken.problem}")
+        try:
+            self._reader.take(self._taken)
+        except (OSError, BadInput) as error:  # a folder that it may only read
+            self._tell("config_errors", f"at its next start it may take older files than these: {first_line(error)}")
+        named = self._named()
+        self._here = {self._address} if self._address is not None else named if len(named) == 1 else self._here
+
+    def _named(self) -> set[tuple[str, int]]:
+        """Return the addresses of all relays of the federation."""
+        return {(one.host, one.port) for one in self._taken.federation.members.values() if one.is_relayed}
+
+    def _is_called_elsewhere(self, site: str) -> bool:
+        """Say whether a site is called through another relay: who runs that one can repeat here what it hears."""
+        member = self._taken.federation.members.get(site)
+        return member is not None and member.is_relayed and (member.host, member.port) not in self._here
 
     async def start(self, host: str, port: int) -> asyncio.Server:
         """Listen.
 
         Raises:
-            BadInput: nobody may listen there.
+            BadInput: nobody may listen there, or which of the federation's relays this is nobody says.
         """
+        if self._address is None and len(named := self._named()) > 1:
+            self._here = named & {(host, port)}
+            if not self._here:
+                which = " and ".join(sorted(f"{one}:{its_port}" for one, its_port in named))
+                raise BadInput(f"--address: missing: federation.toml names the relays {which}: say which one this is")
         # a call has two connections, one of them counted as its caller's
         allow_files(2 * self.limits.connections + self.limits.unknown_peers + OTHER_FILES)
         try:
@@ -583,8 +626,8 @@ class Relay:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             members = self.federation.members
-            for writer, site in list(self._open.items()):
-                if site not in members:
+            for writer, (site, certificate) in list(self._open.items()):
+                if site not in members or certificate not in members[site].fingerprints:
                     writer.transport.abort()
             self._unknown_peers.look()
 
@@ -603,14 +646,14 @@ class Relay:
         pending = self._unknown_peers.comes(f"somebody at {host}", writer.transport.abort)
         try:
             async with asyncio.timeout(self.limits.handshake):
-                site, what, other = await self._admitted(who, reader, writer)
+                site, certificate, what, other = await self._admitted(who, reader, writer)
             self._unknown_peers.goes(pending)
             who = site
             if what != ANSWER:  # to a call, which is its caller's: others could use up what the site may have
                 self._check_room(site)
                 self._of_site[site] += 1
                 counted = site
-            self._open[writer] = site
+            self._open[writer] = site, certificate
             await self._serve(site, what, other, reader, writer)
         except Refused as error:
             self._unknown_peers.refused(error.party, error.message)
@@ -635,8 +678,8 @@ class Relay:
 
     async def _admitted(
         self, who: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> tuple[str, str, str]:
-        """Return which site of the federation this is, what it wants, and of whom."""
+    ) -> tuple[str, str, str, str]:
+        """Return which site of the federation this is, by which certificate (SHA-256), what it wants, and of whom."""
         nonce = secrets.token_bytes(NONCE_BYTES)
         writer.write(framed(encode_parts(nonce)))
         kind, more, _, body = await read_piece(reader, self._pieces, HANDSHAKE_BYTES)
@@ -651,12 +694,13 @@ class Relay:
             raise Refused(
                 who, f"says that it is {site!r} of {federation!r}, which is no site of {self.federation.name}"
             )
-        words = signed_words(nonce, federation, site, what, other)
-        if not any(
-            _is_signed_by(one, self.federation, signature, words) for one in (member.certificate, member.previous)
-        ):
+        words, certificates = signed_words(nonce, federation, site, what, other), (member.certificate, member.previous)
+        by = next((one for one in certificates if _is_signed_by(one, self.federation, signature, words)), None)
+        if by is None:
             raise Refused(who, f"says that it is {site}, and has not the key of a certificate of it that holds")
-        return site, what, other
+        if what != FETCH and self._is_called_elsewhere(there := other if what == DIAL else site):
+            raise Refused(who, f"repeats what {site} says to another relay: {there} is not called through this one")
+        return site, fingerprint(by), what, other
 
     async def _serve(
         self, site: str, what: str, other: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -672,7 +716,7 @@ class Relay:
             call.answered.set_result((reader, writer))
             await call.done.wait()
         elif what == FETCH:
-            text = encode_parts(self._file.read_text())
+            text = encode_parts(self._taken.text)
             if sum(map(len, text)) > PIECE_BYTES:
                 raise Refused(site, f"asks for the federation's file, which has more than {PIECE_BYTES} bytes")
             writer.write(framed(text, REPLY))

@@ -401,9 +401,10 @@ class FederatedRuntime(Runtime):
         self.clock = WallClock(time.time(), self._offset)
 
     async def settle(self) -> None:
-        self._drained |= {site: _drained(site, found) for site, found in (await self._all("drain")).items()}
+        for site, found in (await self._all("drain")).items():
+            self._drained[site] = _drained(site, found, self._gate.is_at)
         self._driver_ledger.flush()
-        parts = [self._driver_ledger.state(), *(totals for totals, _, _ in self._drained.values())]
+        parts = [self._driver_ledger.state(), *(totals for totals, _ in self._drained.values())]
         self.ledger.restore(merged(total for part in parts for total in part))
 
     def usage(self) -> Usage:
@@ -413,7 +414,7 @@ class FederatedRuntime(Runtime):
             seconds=seconds,
             wall_seconds=seconds - self._offset,
             cpu_utilisation=0.0,  # the sites' machines are not the coordinator's to measure
-            idle_seconds=sum(float(waiting) for _, waiting, _ in self._drained.values()),
+            idle_seconds=sum(float(waiting) for _, waiting in self._drained.values()),
         )
 
     def use_network(self, network: Network) -> None:
@@ -579,15 +580,17 @@ def _digests(site: str, found: Any, gate: Gate) -> dict[str, bytes]:
     raise Refused(site, "does not say what it wrote in a checkpoint")
 
 
-def _drained(site: str, found: Any) -> tuple[Any, ...]:
-    """Return what a site says of its run so far: its ledger's totals, seconds of waiting, and processor seconds.
+def _drained(site: str, found: Any, is_at: Callable[[str, str], bool]) -> tuple[Any, ...]:
+    """Return what a site says of its run so far: its ledger's totals, and seconds of waiting.
 
     Raises:
-        Refused: it says something else.
+        Refused: it says something else, or counts messages between other sites.
     """
     match found:
-        case (tuple(totals), float() | int(), float() | int()) if all(
+        case (tuple(totals), float() | int()) if all(
             type(total) is tuple and [type(part) for part in total] == _TOTAL for total in totals
         ):
-            return found  # type: ignore[no-any-return]
+            if all(is_at(site, total[0]) or is_at(site, total[1]) for total in totals):
+                return found  # type: ignore[no-any-return]
+            raise Refused(site, "counts messages of others than its own actors")
     raise Refused(site, "sends what are no totals of a run")

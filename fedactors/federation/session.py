@@ -35,6 +35,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from fedactors.errors import BadInput, CallTimeout, FedactorsError, PartyLost, Refused
@@ -299,11 +300,11 @@ async def start_tls(
     beginning = asyncio.ensure_future(
         writer.start_tls(context, server_hostname=name or None, ssl_handshake_timeout=seconds)
     )
-    count = _Count()
+    count = _Count(wire)
     try:
         await asyncio.sleep(0)  # in which TLS gets it, and reads nothing yet
-        with count.of(wire):
-            await beginning
+        count.begin()
+        await beginning
     except AttributeError:  # Python 3.11 itself fails over a transport that is gone
         if writer.transport is not None:
             raise
@@ -322,39 +323,36 @@ async def start_tls(
 
 
 TLS_BYTES = 32 * 1024
-"""Of what the other side says until its handshake of TLS ends: very many certificates take long to look through."""
+"""Of what the other side says until its handshakes end, of TLS and ours: very many certificates take long to read."""
 
 
 class _Count:
-    """Of the bytes that the other side says in a handshake; too many end the connection."""
+    """Of the bytes that the other side says in a handshake, and until a `_Wire` counts; too many end the connection."""
 
     num_bytes = 0
+
+    def __init__(self, wire: asyncio.Transport) -> None:
+        self._wire = wire
 
     @property
     def is_exceeded(self) -> bool:
         return self.num_bytes > TLS_BYTES
 
-    @contextlib.contextmanager
-    def of(self, wire: asyncio.Transport) -> Iterator[None]:
-        """Count while the block lasts what comes over a connection that TLS has."""
-        protocol: Any = wire.get_protocol()
+    def begin(self) -> None:
+        """Count what comes over a connection that TLS has."""
+        protocol: Any = self._wire.get_protocol()
         take = getattr(protocol, "buffer_updated", None)
         if take is None:  # it is gone, and TLS did not begin
-            yield
             return
 
         def counted(num_bytes: int) -> None:
             self.num_bytes += num_bytes
             if self.is_exceeded:
-                wire.abort()
+                self._wire.abort()
             else:
                 take(num_bytes)
 
         protocol.buffer_updated = counted
-        try:
-            yield
-        finally:
-            del protocol.buffer_updated
 
 
 async def close_stream(writer: asyncio.StreamWriter) -> None:
@@ -376,20 +374,33 @@ ACKNOWLEDGED_BYTES = 256 * 1024
 """After so many the other side is told that they were taken."""
 _BUFFER_BYTES = 256 * 1024
 """That are taken at once."""
+_BESIDE_BYTES, _RECORD_BYTES = 64 * 1024, 64
+"""That TLS may say beside what it carries on one connection, and more for each record: twice what two take."""
 _AGAIN_BYTES = 4096
 """Of what is written again, that make one record of TLS: a connection that lives for a few gets further by them."""
 
 
 class Stream:
-    """Bytes of a link, each way once and in order; `broke` is told why the connection that carries them broke."""
+    """Bytes of a link, each way once and in order.
 
-    def __init__(self, take: Callable[[bytes], None], broke: Callable[[str], None]) -> None:
+    Args:
+        take: takes them.
+        broke: is told why the connection that carries them broke,
+        refuse: or why the other side does not keep to the rules.
+    """
+
+    def __init__(
+        self, take: Callable[[bytes], None], broke: Callable[[str], None], refuse: Callable[[str], None]
+    ) -> None:
         self.written = self.taken = 0
         self.has_room = asyncio.Event()
         """Whether more may be written now."""
         self.has_room.set()
+        self.num_pieces = 0
+        """That were in what was taken."""
         self._take = take
         self._broke = broke
+        self._refuse = refuse
         self._kept: deque[bytes | memoryview] = deque()
         self._kept_from = 0
         """Where in all that was written the first kept block begins."""
@@ -461,6 +472,10 @@ class Stream:
         self.taken += len(data)
         self._take(data)
 
+    def _empty_records(self, wire: _Wire) -> None:
+        if wire is self._wire:
+            self._refuse("sends records of TLS with nothing in them, such as key updates, all the time")
+
     def _ended(self, wire: _Wire, why: str) -> None:
         if wire is self._wire:
             self._wire = None
@@ -498,11 +513,33 @@ class _Wire(asyncio.BufferedProtocol):
         self._stream: Stream | None = stream
         # who was dialled waits until the other side reads what comes as a stream
         self._is_heard = is_dialled
+        self._num_bytes = 0
+        """That were taken of this connection."""
+        self._count_records(stream.num_pieces)
         self.transport.set_protocol(self)
         if self.transport.is_closing():  # of which the protocol before this one may have heard
             asyncio.get_running_loop().call_soon(self.connection_lost, None)
         if is_dialled:
             stream._again(self)
+
+    def _count_records(self, pieces_before: int) -> None:
+        """Hold what TLS says beside what it carries to what pieces need: for each record others wait."""
+        protocol = getattr(self.transport, "_ssl_protocol", None)
+        if protocol is None:
+            return
+        kind, num_bytes = type(protocol), 0
+
+        def counted(more: int) -> None:
+            nonlocal num_bytes
+            num_bytes += more
+            kind.buffer_updated(protocol, more)
+            if (stream := self._stream) is not None:
+                num_records = stream.num_pieces - pieces_before + self._num_bytes // _AGAIN_BYTES
+                if num_bytes - self._num_bytes > _BESIDE_BYTES + num_records * _RECORD_BYTES:
+                    stream._empty_records(self)
+
+        protocol.buffer_updated = counted
+        protocol.get_buffer = lambda hint: kind.get_buffer(protocol, hint)[:_BESIDE_BYTES]
 
     def write(self, data: bytes | memoryview) -> None:
         """Write, if the connection lives and the other side listens already; else it is kept and will be."""
@@ -518,6 +555,7 @@ class _Wire(asyncio.BufferedProtocol):
         if not self._is_heard:
             self._is_heard = True
             self._stream._again(self)
+        self._num_bytes += nbytes
         self._stream._arrived(bytes(self._buffer[:nbytes]))
 
     def pause_writing(self) -> None:
@@ -559,6 +597,8 @@ _HEARTBEATS, _HEARTBEATS_A_SECOND = 1000, 100.0
 """That a side takes beside one for each `ACKNOWLEDGED_BYTES` that it wrote: each takes time that others wait for."""
 MOST_PENDING = 4096
 """Requests of one connection that may be under way."""
+MOST_REFUSED = 256
+"""Requests of one connection that may be refused: a run ends with the first, and what was under way is answered."""
 REFUSED, TURNED_AWAY = "refused: ", "turned away: "
 """How the reason begins for which a connection is lost, if this side or the other did not keep to its rules."""
 
@@ -611,11 +651,15 @@ class Connection:
     is_closed: bool = False
     _pending: dict[int, tuple[asyncio.Future[Any], str, float]] = field(default_factory=dict)
     """By number: the future of a reply, what it is about, and since when it is awaited."""
+    _late: set[int] = field(default_factory=set)
+    """Numbers of requests for whose replies this side waits no longer."""
     _made: int = 0
     _taken: int = 0
     _queue: deque[tuple[int, int, Parts]] = field(default_factory=deque)
     _queued: asyncio.Event = field(default_factory=asyncio.Event)
     _is_writing: bool = False
+    _num_refused: int = 0
+    """Requests of the other side that were refused."""
     _num_open: int = 0
     """Requests of the other side whose answers are not yet written,"""
     _held_bytes: int = 0
@@ -640,7 +684,7 @@ class Connection:
     """Why the last attempt to dial anew failed."""
 
     def __post_init__(self) -> None:
-        self.stream = Stream(self._feed, self._broke)
+        self.stream = Stream(self._feed, self._broke, partial(self.give_up, is_refused=True))
 
     def start(self) -> None:
         """Begin to write, and to give heartbeats."""
@@ -770,6 +814,7 @@ class Connection:
     def _give_up(self, number: int) -> None:
         reply, what, _ = self._pending.pop(number, (None, "", 0.0))
         if reply is not None and not reply.done():
+            self._late.add(number)
             reply.set_exception(CallTimeout(self.peer, f"{what} gave no answer within {self.limits.call:g} s"))
 
     def _send(self, kind: int, number: int, parts: Parts) -> None:
@@ -819,6 +864,7 @@ class Connection:
             is_new = False
             for kind, more, number, piece in self._pieces.pieces(data):
                 is_new = True
+                self.stream.num_pieces += 1
                 self._take_piece(kind, more, number, piece)
                 if self.is_closed:
                     return
@@ -876,6 +922,9 @@ class Connection:
         elif kind in (REPLY, ERROR):
             if not 0 < number <= self._made:
                 raise Broken(f"answers call {number}, which was not made")
+            if number not in self._pending and number not in self._late:
+                raise Broken(f"answers call {number} a second time")
+            self._late.discard(number)
             reply, *_ = self._pending.pop(number, (None, "", 0.0))
             if reply is not None and not reply.done():
                 if kind == REPLY:
@@ -891,6 +940,9 @@ class Connection:
             kind, parts = REPLY, encode_parts(await self.serve(body))
         except Exception as error:
             kind, parts = ERROR, self.errors(error)
+            self._num_refused += isinstance(error, Refused)
+            if self._num_refused > MOST_REFUSED:
+                self.give_up(f"goes on after {MOST_REFUSED} of its calls were refused", is_refused=True)
         self._held_bytes += sum(map(len, parts)) - len(body)
         if self._is_pressed:
             self.give_up(self._pressed, is_refused=True)

@@ -405,6 +405,14 @@ def in_all(taken: Mapping[str, Amount]) -> Amount:
     return Amount(epsilon=epsilon, delta=delta) + taken.get(ANY, NOTHING)
 
 
+def taken_of(folder: SiteFolder, name: str, taken: Mapping[str, Mapping[str, Amount]]) -> Amount:
+    """Return what was taken of the rows that data read, under whatever name; `taken`: see `spent`."""
+    total = NOTHING
+    for one in folder.with_budget(name):
+        total += in_all(taken.get(one, {}))
+    return total
+
+
 def check_budget(
     folder: SiteFolder, name: str, cap: Amount, proposal: Proposal, protocol: Protocol, config: Any
 ) -> None:
@@ -421,10 +429,7 @@ def check_budget(
     if not any(one["kind"] == "noise" and one["on"] for one in describe_protections(protocol, config)):
         raise BadInput(f"{where}: the run adds no noise, so that it would take all of it")
     # of a run that the site comes back to, what was announced holds all that it has taken
-    taken = spent(line for line in folder.log() if line.get("run") != proposal.run)
-    before = NOTHING
-    for one in folder.with_budget(name):
-        before += in_all(taken.get(one, {}))
+    before = taken_of(folder, name, spent(line for line in folder.log() if line.get("run") != proposal.run))
     if not (before + announced).within(cap):
         raise BadInput(f"{where}: {announced} is not allowed: {before} of {cap} is taken already")
 
@@ -698,20 +703,6 @@ def _proxy(found: _SiteFile, folder: Path) -> Proxy | None:
     return Proxy(host, port, None if credentials is None else folder / credentials, frozenset(found.no_proxy))
 
 
-@dataclass(frozen=True)
-class _Membership:
-    """What a site is in its federation, as its files had it when they were read."""
-
-    federation: Federation
-    server_tls: ssl.SSLContext
-    client_tls: ssl.SSLContext
-    text: str
-    """Of the federation's file."""
-    revoked: Revoked
-    until: datetime | None
-    """When its key of TLS is made anew."""
-
-
 def stamp(path: Path) -> tuple[int, int, int] | None:
     """Return what changes when a file does; None where there is none."""
     try:
@@ -719,6 +710,125 @@ def stamp(path: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+@dataclass(frozen=True)
+class TakenFederation:
+    """A federation's file and its revocation lists, as they were taken."""
+
+    federation: Federation
+    """Without whom the lists name."""
+    certified: Federation
+    """As the file has it."""
+    text: str
+    """Of the file."""
+    revoked: Revoked
+    problem: str | None
+    """What is wrong with the lists: whom they named before stays revoked."""
+
+
+class FederationReader:
+    """Reads a federation's file and revocation lists, and takes nothing older than what it, or one before it, took.
+
+    Args:
+        file: ``federation.toml``.
+        crl: file of revocation lists; None: there are none.
+        known: file in which the newest are noted that were taken.
+    """
+
+    def __init__(self, file: Path, crl: Path | None, known: Path) -> None:
+        self.file = file
+        self.crl = crl
+        self._known_file = known
+        self._before: TakenFederation | None = None
+
+    def now(self) -> object:
+        """Return what changes when what is read does, or has ended."""
+        until = None if self._before is None else self._before.revoked.until
+        return stamp(self.file), self.crl and stamp(self.crl), until is not None and until < datetime.now(UTC)
+
+    def read(self) -> TakenFederation:
+        """Return what the files say.
+
+        Raises:
+            BadInput: they are wrong, or older than what was taken.
+        """
+        text = read_text(self.file, "federation")
+        federation, before = parse_federation(text, self.file), self._before
+        known, lists = self._known()
+        old, was_signed = known.federation.get(fingerprint(federation.issuer), (0, False))
+        if before is not None:  # also of another authority
+            old = max(old, before.federation.version)
+            was_signed = was_signed or before.federation.is_signed
+        if federation.version < old:
+            raise BadInput(
+                f"{self.file}: version: {federation.version} is not allowed: older than {old}, which was taken: get "
+                f"the newest from another site or from {federation.name}'s organiser"
+            )
+        if was_signed and not federation.is_signed:
+            raise BadInput(f"{self.file}: signed: missing: get the signed file of {federation.name}'s organiser")
+        revoked, problem = self._revoked(federation, Revoked(updated=lists))
+        return TakenFederation(without_revoked(federation, revoked), federation, text, revoked, problem)
+
+    def take(self, found: TakenFederation) -> None:
+        """Take what was read, and note it, so that nothing older is taken from now on.
+
+        Raises:
+            BadInput: it cannot be noted.
+        """
+        self._before = found
+        federation, (known, _) = found.federation, self._known()
+        lists = {issuer.hex(): then.isoformat() for issuer, then in found.revoked.updated.items()}
+        versions = {fingerprint(federation.issuer): (federation.version, federation.is_signed)}
+        noted = _Known(federation={**known.federation, **versions}, crl={**known.crl, **lists})
+        if noted != known:
+            write_atomic(self._known_file, json_bytes(asdict(noted)), "federation")  # also a command of root writes it
+
+    def _known(self) -> tuple[_Known, dict[bytes, datetime]]:
+        """Return what was taken: a file of before is not taken again at a start.
+
+        Of revocation lists, when each was made, by issuer.
+        """
+        file = self._known_file
+        if not file.exists():
+            return _Known(), {}
+        text = read_text(file, "federation")
+        try:
+            found: _Known = checked(_Known, file, json.loads(text))
+            lists = {bytes.fromhex(issuer): datetime.fromisoformat(then) for issuer, then in found.crl.items()}
+        except (ValueError, BadInput):
+            raise BadInput(f"{file} is not what was written there: remove it if {FEDERATION} is the newest") from None
+        return found, lists
+
+    def _revoked(self, federation: Federation, known: Revoked) -> tuple[Revoked, str | None]:
+        """Return who is revoked, and what is wrong with the list: who is known to be stays so, and nobody else waits.
+
+        Raises:
+            BadInput: the list is wrong, and none was read before.
+        """
+        before = self._before
+        if self.crl is None:
+            return Revoked(), None
+        try:
+            found = read_revoked(self.crl, federation.authorities)
+            for one in (known, *(() if before is None else (before.revoked,))):
+                found.check_follows(one, federation.authorities)
+            return found, None
+        except BadInput as error:
+            if before is None:
+                raise
+            return before.revoked, str(error)
+
+
+@dataclass(frozen=True)
+class _Membership:
+    """What a site is in its federation, as its files had it when they were read."""
+
+    taken: TakenFederation
+    server_tls: ssl.SSLContext
+    client_tls: ssl.SSLContext
+    until: datetime | None
+    """When its key of TLS is made anew."""
 
 
 class SiteFolder:
@@ -754,6 +864,7 @@ class SiteFolder:
         """The site's key."""
         self.crl = None if found.crl is None else self.path / found.crl
         """File of certificate revocation lists."""
+        self._reader = FederationReader(self.path / FEDERATION, self.crl, self.path / KNOWN)
         self.carrier = found.carrier
         """What carries links that others dial: TLS by itself, or a WebSocket."""
         if found.carrier == "websocket" and found.listen is None:
@@ -803,7 +914,7 @@ class SiteFolder:
     @property
     def federation(self) -> Federation:
         """The federation, as its file is now; this site is in it."""
-        return self._membership().federation
+        return self._membership().taken.federation
 
     @property
     def server_tls(self) -> ssl.SSLContext:
@@ -834,29 +945,14 @@ class SiteFolder:
 
     def _now(self) -> object:
         """Return what changes when what a membership is made of does, or has ended."""
-        files = [self.path / name for name in (FEDERATION, KEY, NEXT_KEY)] + ([] if self.crl is None else [self.crl])
-        now, ends = datetime.now(UTC), () if self._member is None else (self._member.until, self._member.revoked.until)
-        return [stamp(path) for path in files], [end for end in ends if end is not None and end < now]
+        until = None if self._member is None else self._member.until
+        is_over = until is not None and until < datetime.now(UTC)
+        return self._reader.now(), [stamp(self.path / name) for name in (KEY, NEXT_KEY)], is_over
 
     def _read_membership(self) -> _Membership:
-        file = self.path / FEDERATION
-        text = read_text(file, "federation")
-        federation, before = parse_federation(text, file), self._member
-        known, lists = self._known()
-        of = fingerprint(federation.issuer)
-        old, was_signed = known.federation.get(of, (0, False))
-        if before is not None:  # also of another authority
-            old, was_signed = max(old, before.federation.version), was_signed or before.federation.is_signed
-        if federation.version < old:
-            raise BadInput(
-                f"{file}: version: {federation.version} is not allowed: older than {old}, which was taken: get the "
-                f"newest from another site or from {federation.name}'s organiser"
-            )
-        if was_signed and not federation.is_signed:
-            raise BadInput(f"{file}: signed: missing: get the signed file of {federation.name}'s organiser")
-        certificate = self._certified(federation)
-        revoked, problem = self._revoked(federation, before, Revoked(updated=lists))
-        federation = without_revoked(federation, revoked)
+        taken = self._reader.read()
+        federation = taken.federation
+        certificate = self._certified(taken.certified)
         if self.name not in federation.members:
             raise BadInput(f"certificate: it is revoked by {self.crl}: fedactors site renew")
         key, until = self.path / KEY, None
@@ -871,52 +967,9 @@ class SiteFolder:
         ends: dict[str, Any] = {"key": key, "certificate": certificate_path, "passphrase": self.passphrase}
         authorities = "".join((federation.authority, *federation.issuers))
         server, client = (tls(server=is_server, authorities=authorities, **ends) for is_server in (True, False))
-        self.config_errors = problem
-        now = {issuer.hex(): then.isoformat() for issuer, then in revoked.updated.items()}
-        taken = _Known(
-            federation={**known.federation, of: (federation.version, federation.is_signed)}, crl={**known.crl, **now}
-        )
-        if taken != known:
-            write_atomic(self.path / KNOWN, json_bytes(asdict(taken)), "federation")  # also a command of root writes it
-        return _Membership(federation, server, client, text, revoked, until)
-
-    def _known(self) -> tuple[_Known, dict[bytes, datetime]]:
-        """Return what this process, or one before it, has taken: a file of before is not taken again at a start.
-
-        Of revocation lists, when each was made, by issuer.
-        """
-        file = self.path / KNOWN
-        if not file.exists():
-            return _Known(), {}
-        text = read_text(file, "federation")
-        try:
-            found: _Known = checked(_Known, file, json.loads(text))
-            lists = {bytes.fromhex(issuer): datetime.fromisoformat(then) for issuer, then in found.crl.items()}
-        except (ValueError, BadInput):
-            raise BadInput(
-                f"{file} is not what the site wrote there: remove it if {FEDERATION} is the newest"
-            ) from None
-        return found, lists
-
-    def _revoked(
-        self, federation: Federation, before: _Membership | None, known: Revoked
-    ) -> tuple[Revoked, str | None]:
-        """Return who is revoked, and what is wrong with the list: who is known to be stays so, and nobody else waits.
-
-        Raises:
-            BadInput: the list is wrong, and none was read before.
-        """
-        if self.crl is None:
-            return Revoked(), None
-        try:
-            found = read_revoked(self.crl, federation.authorities)
-            for one in (known, *(() if before is None else (before.revoked,))):
-                found.check_follows(one, federation.authorities)
-            return found, None
-        except BadInput as error:
-            if before is None:
-                raise
-            return before.revoked, str(error)
+        self._reader.take(taken)
+        self.config_errors = taken.problem
+        return _Membership(taken, server, client, until)
 
     def _certified(self, federation: Federation) -> x509.Certificate:
         """Return this site's certificate, after taking its next key if it is that one's.
@@ -938,7 +991,7 @@ class SiteFolder:
     @property
     def federation_file(self) -> str:
         """The text of the federation's file that is used now."""
-        return self._membership().text
+        return self._membership().taken.text
 
     def heard(self, site: str, version: int) -> None:
         """Remember that a site has another version of the federation's file, or says so."""

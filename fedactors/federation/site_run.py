@@ -36,13 +36,14 @@ import os
 import re
 import resource
 import secrets
+import stat
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import psutil
@@ -355,7 +356,7 @@ class UsageWatch:
 
     What actors take is counted by their processes, which are the site's own and those that it began. A process that
     computes in a thread of the site's is ended when it returns; one of its own at once. Actors on another host's Ray
-    count in `hours` only.
+    count in `hours` only. Files count in the run's folders, and elsewhere as long as a process has them.
 
     Args:
         most: that it may take.
@@ -377,8 +378,10 @@ class UsageWatch:
         """Processes whose parent was another one than this."""
         self._adopted: set[psutil.Process] = set()
         """Processes that somebody else began and that are this one's now."""
+        self._files_before = set(self._files())
+        self._disk, self._shared, self._disk_seen = 0, 0, -math.inf
+        """Bytes of files, and of those that are memory, and when they were counted."""
         self._memory_before, self._cpu_before = self._measure()
-        self._disk, self._disk_seen = 0, -math.inf
         self._released: dict[int, int] = {}
         """Limits of the process before it was held to others."""
         self._adopts = False
@@ -414,11 +417,11 @@ class UsageWatch:
         """Return which limit the run has passed, by what, and what to do; None: none."""
         if self._most == RunLimits():
             return None
-        memory, cpu = self._measure()
         if time.monotonic() - self._disk_seen > _DISK_SECONDS:
-            self._disk, self._disk_seen = sum(map(_bytes_in, self._folders())), time.monotonic()
+            self._look_at_files()
+        memory, cpu = self._measure()
         taken = {
-            "memory_gib": (memory - self._memory_before) / _GIB,
+            "memory_gib": (memory + self._shared - self._memory_before) / _GIB,
             "cpu_hours": self._hours_before["cpu_hours"] + (cpu - self._cpu_before) / 3600,
             "hours": self._hours_before["hours"] + (time.monotonic() - self._began) / 3600,
             "disk_gib": self._disk / _GIB,
@@ -438,7 +441,7 @@ class UsageWatch:
     def _measure(self) -> tuple[int, float]:
         """Return bytes of memory and seconds of processor time, those of processes that have ended too."""
         memory = 0
-        for process in (self._process, *self._process.children(recursive=True)):
+        for process in self._processes():
             with contextlib.suppress(psutil.Error):
                 memory += process.memory_info().rss
                 times = process.cpu_times()
@@ -447,6 +450,26 @@ class UsageWatch:
                     self._look_at_parent(process)
         self._reap()
         return memory, sum(self._cpu.values())
+
+    def _look_at_files(self) -> None:
+        """Count files in the run's folders, and elsewhere those that its processes have open for writing, or unlinked.
+
+        What a table, DuckDB or Ray's object store has no room for in memory lies in such files.
+        """
+        inside = {key: size for folder in self._folders() for key, size in _bytes_in(folder).items()}
+        outside = {key: one for key, one in self._files().items() if key not in self._files_before | inside.keys()}
+        shared = {key: one for key, one in outside.items() if one.is_memory}
+        # what is mapped is memory of its process, which is measured
+        mapped = set().union(*(_mapped_by(process.pid) for process in self._processes())) if shared else set()
+        self._shared = sum(one.size for key, one in shared.items() if key not in mapped)
+        self._disk = sum(inside.values()) + sum(one.size for one in outside.values() if not one.is_memory)
+        self._disk_seen = time.monotonic()
+
+    def _files(self) -> dict[_Inode, _OpenFile]:
+        return {key: one for process in self._processes() for key, one in _open_files(process.pid).items()}
+
+    def _processes(self) -> list[psutil.Process]:
+        return [self._process, *self._process.children(recursive=True)]
 
     def _look_at_parent(self, process: psutil.Process) -> None:
         if process.ppid() != self._process.pid:
@@ -475,14 +498,56 @@ def _adopt(is_on: bool) -> bool:
     return is_on
 
 
-def _bytes_in(folder: Path) -> int:
+_Inode = tuple[int, int]
+"""Device and number of a file."""
+
+
+class _OpenFile(NamedTuple):
+    """A file that a process has open, and changes, or that has no name any more."""
+
+    size: int
+    is_memory: bool
+
+
+def _bytes_in(folder: Path) -> dict[_Inode, int]:
     """Return the bytes of what is in a folder; what goes while it is looked at counts for nothing."""
-    total = 0
+    found: dict[_Inode, int] = {}
     for root, folders, files in os.walk(folder):
         for name in (*folders, *files):
             with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(root, name)).st_size
-    return total
+                file = os.lstat(os.path.join(root, name))
+                found[file.st_dev, file.st_ino] = file.st_size
+    return found
+
+
+def _open_files(process: int) -> dict[_Inode, _OpenFile]:
+    """Return the files that a process has open for writing, or that no folder names, on Linux."""
+    found: dict[_Inode, _OpenFile] = {}
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{process}/fd"):
+            with contextlib.suppress(OSError):
+                file = os.stat(f"/proc/{process}/fd/{name}")
+                if stat.S_ISREG(file.st_mode) and (not file.st_nlink or _is_written(process, name)):
+                    is_memory = os.readlink(f"/proc/{process}/fd/{name}").startswith(("/dev/shm/", "/memfd:"))
+                    found[file.st_dev, file.st_ino] = _OpenFile(file.st_blocks * 512, is_memory)
+    return found
+
+
+def _is_written(process: int, descriptor: str) -> bool:
+    """Say whether a process may write to what it has open."""
+    flags = re.search(r"^flags:\s*([0-7]+)$", Path(f"/proc/{process}/fdinfo/{descriptor}").read_text(), re.MULTILINE)
+    return flags is not None and int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY
+
+
+def _mapped_by(process: int) -> set[_Inode]:
+    """Return the files that a process has mapped, on Linux."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{process}/maps").read_text(errors="replace").splitlines():
+            _, _, _, device, number, *_ = line.split()
+            major, _, minor = device.partition(":")
+            found.add((os.makedev(int(major, 16), int(minor, 16)), int(number)))
+    return found
 
 
 # --- the privacy budget ---
@@ -723,7 +788,6 @@ class SiteRun:
         self._spending = PrivacyBudget(folder, proposal, self.actors, self._refuse)
         self._spending.is_exact = self.has_quorum
         self._lost_sites: asyncio.Queue[str] = asyncio.Queue()
-        self._cpu_before = time.process_time()
         self.usage: UsageWatch | None = None
         self._steps: set[str] = set()
         """What the driver has asked for, each once: one that ends late would bring the run back to where it was."""
@@ -1050,11 +1114,9 @@ class SiteRun:
             self._released.extend(found.privacy)
 
     def _counted(self) -> tuple[Any, ...]:
-        """Return the actors' totals, seconds of waiting, and processor seconds."""
+        """Return the actors' totals, and seconds of waiting: what this machine computes with is not the driver's."""
         counted = self.actors.counted().values()
-        total = tuple(row for one in counted for row in one.totals)
-        cpu = time.process_time() - self._cpu_before + sum(one.cpu_seconds for one in counted)
-        return total, sum(one.waiting for one in counted), cpu
+        return tuple(row for one in counted for row in one.totals), sum(one.waiting for one in counted)
 
     async def _account(self) -> None:
         """Write down what the own actors released under noise, where the driver has not let them."""

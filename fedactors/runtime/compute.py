@@ -1,6 +1,7 @@
 """How actors compute: calls that are cheaper together, an actor on the wall clock, and a pool of processes.
 
     Batches      calls of a function that is marked with `together`, computed in one when the first result is needed
+    interruptible what a library computes, which ends with the actor's run
     HostedContext what every runtime on the wall clock gives an actor: its clock, its work, its tasks, what it records;
                  how calls and payloads travel is left to the runtime
     ProcessPool  where the simulated runtime runs computes for real
@@ -38,7 +39,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -181,6 +182,38 @@ class WallClock(Clock):
         await asyncio.sleep(seconds * self._scale)
 
 
+_computing = threading.local()
+_LOOK_SECONDS = 0.1
+
+
+@contextlib.contextmanager
+def interruptible(interrupt: Callable[[], None], seconds: float = math.inf) -> Iterator[None]:
+    """Interrupt what this thread does in the block once it takes so many seconds, or the run of its actor is over.
+
+    A computation in Python goes on until it returns; one of a library may have a way to be ended from another thread.
+
+    Args:
+        interrupt: that way; it is called again until the block ends, for between two statements it does nothing.
+        seconds: from now on.
+    """
+    is_done = threading.Event()
+    is_over: threading.Event = getattr(_computing, "is_over", None) or threading.Event()
+    ends = time.monotonic() + seconds
+
+    def watch() -> None:
+        while not is_done.wait(_LOOK_SECONDS):
+            if is_over.is_set() or time.monotonic() > ends:
+                interrupt()
+
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        is_done.set()
+        watching.join()  # whoever uses what was interrupted next is not
+
+
 class HostedContext(Context):
     """One actor's side of a runtime whose time is the wall clock.
 
@@ -227,6 +260,7 @@ class HostedContext(Context):
         self._beside: list[concurrent.futures.Future[Any]] = []
         """What the thread has been given: what is brief queues behind it, and does not run at its side."""
         self._batches = Batches()
+        self._is_over = threading.Event()
 
     async def compute(self, function: Callable[..., T], args: tuple[Any, ...], work: Work) -> T:
         # lets frames in that arrived meanwhile: the function may block this process
@@ -252,9 +286,11 @@ class HostedContext(Context):
 
     def _timed(self, function: Callable[..., T], args: tuple[Any, ...], work: Work) -> T:
         start = time.thread_time()
+        _computing.is_over = self._is_over
         try:
             return function(*args)
         finally:
+            _computing.is_over = None
             seconds = time.thread_time() - start
             self._computing_seconds += seconds
             self._rates[work.kind] = seconds / max(work.units, 1)
@@ -332,7 +368,8 @@ class HostedContext(Context):
         return [*left, *found, *map(Planned, actor.planned_privacy())]
 
     def close(self) -> None:
-        """Stop what goes on by itself."""
+        """Stop what goes on by itself, and what can be interrupted."""
+        self._is_over.set()
         for task in list(self._tasks):
             task.cancel()
         if self._thread is not None:

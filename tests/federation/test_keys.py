@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -234,13 +235,18 @@ class EnterpriseCA:
         file.write_text(identity.as_pem(made))
         return made
 
-    def revoke(self, file: Path, *certificates: x509.Certificate, hours: float = 24) -> None:
+    def revoke(
+        self, file: Path, *certificates: x509.Certificate, hours: float = 24, parts: tuple[Any, ...] = ()
+    ) -> None:
+        """Write a list; `parts`: critical extensions that say that it is a part of one."""
         now = datetime.now(UTC)
         builder = x509.CertificateRevocationListBuilder().issuer_name(self.name).last_update(now - timedelta(days=1))
         builder = builder.next_update(now + timedelta(hours=hours))
         for one in certificates:
             entry = x509.RevokedCertificateBuilder().serial_number(one.serial_number).revocation_date(now)
             builder = builder.add_revoked_certificate(entry.build())
+        for one in parts:
+            builder = builder.add_extension(one, critical=True)
         made = builder.sign(self.key, hashes.SHA256())
         file.write_bytes(made.public_bytes(serialization.Encoding.PEM))
 
@@ -273,8 +279,6 @@ def test_a_certificate_of_an_enterprises_ca_is_as_good(tmp_path: Path) -> None:
         stolen = enterprise.issue(tmp_path / BANK / "bank.csr", tmp_path / "second.pem")
         federation = read_federation(other / "federation.toml")
         member = federation.members[BANK]
-        from dataclasses import replace
-
         changed = replace(
             federation, is_signed=False, members={**federation.members, BANK: replace(member, certificate=stolen)}
         )
@@ -370,6 +374,55 @@ def test_lists_that_ended_or_that_another_signed_are_not_used(tmp_path: Path) ->
     time.sleep(2)
     assert BANK in shop.federation.members
     assert "a list ended at" in str(shop.config_errors)
+
+
+def partitioned(*, of_users: bool) -> x509.IssuingDistributionPoint:
+    where = [x509.UniformResourceIdentifier("http://ca.example/3.crl")]
+    return x509.IssuingDistributionPoint(where, None, of_users, False, None, False, False)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [x509.DeltaCRLIndicator(7), partitioned(of_users=True), partitioned(of_users=False)],
+    ids=["delta", "users", "one"],
+)
+def test_a_part_of_a_list_is_not_taken_for_the_whole(tmp_path: Path, part: Any) -> None:
+    """Whom the rest names would be a member: of a list of changes, or for some certificates."""
+    world, enterprise, _ = bank_of_an_enterprise(tmp_path)
+    revoked, site = tmp_path / SHOP / "revoked.pem", tmp_path / SHOP / "site.toml"
+    site.write_text(f'crl = "revoked.pem"\n{site.read_text()}')
+    enterprise.revoke(revoked, parts=(part,))
+    with pytest.raises(BadInput, match=r"^crl: .* is a part of one .*: give the CA's full list$"):
+        _ = world.folder(SHOP).federation
+    enterprise.revoke(revoked)
+    assert BANK in world.folder(SHOP).federation.members
+
+
+def test_a_revoked_ca_certifies_no_member(tmp_path: Path) -> None:
+    """An intermediate CA that the list of its root names: its key may be anybody's."""
+    world = federation_of(tmp_path, {SHOP: ()})
+    root = EnterpriseCA(tmp_path)
+    middle = between(root, tmp_path, "Issuing CA")
+    (tmp_path / "below").mkdir()
+    below = between(middle, tmp_path / "below", "Issuing CA 2")
+    asked = world.folder(SHOP).federation
+    made = {}
+    for name, ca in {"root": root, "middle": middle, "below": below}.items():
+        file = tmp_path / f"{name}.pem"
+        made[name] = ca.issue(tmp_path / SHOP / "shop.csr", file)
+    shop = asked.members[SHOP]
+    members = {SHOP: shop, **{name: identity.Member(name, "x", 1, one) for name, one in made.items()}}
+    issuers = tuple(identity.as_pem(one.certificate) for one in (root, middle, below))
+    federation = replace(asked, members=members, issuers=issuers, is_signed=False)
+    revoked = tmp_path / "revoked.pem"
+
+    def left(*certificates: x509.Certificate) -> tuple[set[str], int]:
+        root.revoke(revoked, *certificates)
+        found = identity.without_revoked(federation, identity.read_revoked(revoked, federation.authorities))
+        return set(found.members), len(found.issuers)
+
+    assert left() == ({SHOP, "root", "middle", "below"}, 3)
+    assert left(middle.certificate) == ({SHOP, "root"}, 1)
 
 
 # --- a key in a hardware token ---

@@ -83,9 +83,23 @@ def test_a_site_that_writes_something_else_is_found_out(left: list[Any], arrived
 
 def test_in_a_run_that_was_cut_what_left_may_be_lost_and_nothing_arrives_that_did_not_leave() -> None:
     assert verdict_of(log([ONE], [], "failed"), log([], [], "failed")).verdict == "cut"
-    assert verdict_of(log([ONE], []), log([], [{**ONE, "messages": 2}], "failed")).verdict == "cut"
+    assert verdict_of(log([ONE], [], "failed"), log([], [{**ONE, "messages": 2}], "failed")).verdict == "cut"
     assert verdict_of(log([], [], "failed"), log([], [ONE], "failed")).verdict == "differ"
     assert verdict_of(log([ONE], [], "failed"), log([], [{**ONE, "bytes": 301}], "failed")).verdict == "differ"
+
+
+def test_who_says_that_a_run_failed_which_finished_elsewhere_hides_nothing_by_it() -> None:
+    few = [{**ONE, "messages": 1}]
+    assert verdict_of(log([ONE], []), log([], few, "failed")).verdict == "differ"
+    assert verdict_of(log([ONE], []), log([], [], "failed")).verdict == "differ"
+    assert verdict_of(log([ONE], []), log([], [ONE], "failed")).verdict == "cut", "its link broke before it heard of it"
+    came_back = {"number": 1, "what": "returned", "run": RUN}
+    assert verdict_of(log([ONE], [TWO]), [came_back, *log([], [], "failed")]).verdict == "differ", "nobody saw it go"
+    gone = {"number": 1, "what": "away", "run": RUN, "site": SHOP, "why": ""}
+    assert verdict_of([gone, *log([ONE], [TWO])], [came_back, *log([], [], "failed")]).verdict == "cut"
+    apart = {"number": 1, "what": "away", "run": RUN, "site": BANK, "why": ""}
+    assert verdict_of(log([ONE], []), [apart, *log([], few)]).verdict == "differ", "that they were apart one alone says"
+    assert verdict_of([gone, *log([ONE], [])], [apart, *log([], few)]).verdict != "differ"
 
 
 def test_a_log_whose_end_was_cut_off_is_found_out_by_the_others() -> None:

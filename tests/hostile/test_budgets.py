@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import math
 import threading
 import time
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from fedactors.cli.main import main
+from fedactors.cli.sites import SiteSource
 from fedactors.errors import Refused
 from fedactors.federation import site_run
 from fedactors.federation.runtime import FederatedRuntime
@@ -161,3 +164,26 @@ def test_what_is_under_way_when_a_run_is_ended_does_not_leave(
     assert ended
     assert SHOP not in arrived, (charged, code, capsys.readouterr().err)
     assert charged.epsilon == 50.0  # it broke off, and counts with all that it announced
+
+
+def test_a_person_sees_what_is_left_of_the_rows_whatever_they_are_called(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What runs took of other data that read the same file counts where a run is checked, and stands there too."""
+    world = World(tmp_path)
+    file = tmp_path / SHOP / SITE
+    again = '[data.again]\npath = "orders.csv"\nid = "id"\nbudget = { epsilon = 9.0, delta = 1e-3 }\n'
+    file.write_text(file.read_text().replace('"orders.csv"\nid = "id"\n', BUDGET, 1) + again)
+    folder = world.folder(SHOP)
+    assert folder.with_budget("again") == ["again", "orders"]
+    for number, name in enumerate(("orders", "again")):
+        folder.audit.add("opened", run=f"{number:016x}", data=name, announced=[4.0, 1e-5])
+    assert main(["site", "budget", "--folder", str(folder.path)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "orders epsilon 60 at delta 0.001 epsilon 8 at delta 2e-05 again" in said
+    assert "again epsilon 9 at delta 0.001 epsilon 8 at delta 2e-05 orders" in said
+    assert main(["site", "budget", "--folder", str(folder.path), "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)["budgets"]
+    assert [one["taken"] for one in found.values()] == [[8.0, 2e-5], [8.0, 2e-5]]
+    shown = {one["data"]: one["left"] for one in SiteSource(folder.path).budgets()}
+    assert {name: one.epsilon for name, one in shown.items()} == {"orders": 52.0, "again": 1.0}

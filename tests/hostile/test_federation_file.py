@@ -250,7 +250,8 @@ def test_a_member_that_offers_what_is_not_signed_is_written_down(
     monkeypatch.setattr(type(folder), "federation_file", property(lambda _: forged))
     for hostile in (world.folder(SHOP), folder):
         now = hostile._membership()
-        hostile._member = replace(now, federation=replace(now.federation, version=claimed))
+        taken = replace(now.taken, federation=replace(now.taken.federation, version=claimed))
+        hostile._member = replace(now, taken=taken)
         hostile._member_seen = hostile._now()
 
     def dial(caller: str) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import mmap
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,6 +47,45 @@ def test_memory_and_files_beyond_the_limits_are_refused_at_once(tmp_path: Path) 
         watch.release()
     assert np.empty(4 * GIB, np.uint8).size == 4 * GIB
     os.truncate(file, 2 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("where", "limit"),
+    [("no name", "disk_gib"), ("open", "disk_gib"), ("/dev/shm", "memory_gib"), ("child", "disk_gib")],
+)
+def test_files_elsewhere_are_counted(tmp_path: Path, where: str, limit: str) -> None:
+    """Columns of a large table, what DuckDB has no memory for, and Ray's objects lie in no folder of the run."""
+    folder, other, size = tmp_path / "run", tmp_path / "other", GIB // 8
+    folder.mkdir()
+    other.mkdir()
+    before = (other / "log").open("wb")
+    before.write(b"x" * size)
+    before.flush()
+    watch = UsageWatch(RunLimits(**{limit: 0.0625}), lambda: [folder])
+    assert watch.exceeded() is None
+    watch._disk_seen = -math.inf
+    with contextlib.ExitStack() as held:
+        held.callback(before.close)
+        if where == "no name":
+            file = held.enter_context(tempfile.TemporaryFile(dir=other))
+            os.posix_fallocate(file.fileno(), 0, size)
+            held.enter_context(mmap.mmap(file.fileno(), size))
+            file.close()
+        elif where == "open":
+            held.enter_context((other / "spilled").open("wb")).write(b"x" * size)
+        elif where == "child":
+            code = f"import time; file = open({str(other / 'x')!r}, 'wb'); file.write(b'x' * {size}); "
+            code += "print(1, flush=True); time.sleep(60)"
+            child = held.enter_context(subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE))
+            held.callback(child.kill)
+            assert child.stdout is not None
+            child.stdout.readline()
+        else:
+            file = held.enter_context(tempfile.TemporaryFile(dir=where))
+            os.posix_fallocate(file.fileno(), 0, size)
+        assert f"limits.{limit}" in str(watch.exceeded())
+    watch._disk_seen = -math.inf
+    assert watch.exceeded() is None
 
 
 def test_a_process_that_leaves_its_parent_is_counted(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import _ssl
 import asyncio
 import contextlib
+import ctypes
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fedactors.errors import FedactorsError, PartyLost, Refused
+from fedactors.errors import CallTimeout, FedactorsError, Refused
 from fedactors.federation import relay, session
 from fedactors.federation.approval import ask_to_stop
 from fedactors.federation.handshake import dial
@@ -23,6 +25,9 @@ from fedactors.federation.session import (
     LINES_PER_MINUTE,
     PIECE_BYTES,
     PING,
+    REPLY,
+    REQUEST,
+    Broken,
     Connection,
     Hello,
     LineLimit,
@@ -211,34 +216,110 @@ def test_who_breaks_the_links_that_others_dial_fills_no_log(tmp_path: Path, monk
     assert len(told) == 6, told
 
 
-@pytest.mark.parametrize(("what", "said"), [("calls", "more than 256 calls"), ("beats", "heartbeats all the time")])
-def test_a_check_is_short(world: World, monkeypatch: pytest.MonkeyPatch, what: str, said: str) -> None:
-    """A member that is in no run calls all the time, or gives heartbeats: others wait for each."""
-    ended, give_up = list[tuple[str, str]](), Connection.give_up
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Connection, str]]:
+    """The links that an end gave up, each with why."""
+    found, give_up = list[tuple[Connection, str]](), Connection.give_up
 
     def note(self: Connection, why: str, **facts: Any) -> None:
-        ended.append((self.peer, why))
+        if not self.is_closed:
+            found.append((self, why))
         give_up(self, why, **facts)
 
     monkeypatch.setattr(Connection, "give_up", note)
+    return found
 
-    async def work() -> list[str]:
+
+async def is_given_up(ended: list[tuple[Connection, str]], said: str) -> Connection:
+    """Wait until the shop ends the bank's link for that, however long a busy machine takes; return its end of it."""
+    async with asyncio.timeout(120):
+        while not (found := [link for link, why in ended if link.peer == BANK and said in why]):
+            await asyncio.sleep(0.05)
+    return found[0]
+
+
+@pytest.mark.parametrize(("what", "said"), [("calls", "more than 256 calls"), ("beats", "heartbeats all the time")])
+def test_a_check_is_short(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    ended: list[tuple[Connection, str]],
+    what: str,
+    said: str,
+) -> None:
+    """A member that is in no run calls all the time, or gives heartbeats: others wait for each."""
+    monkeypatch.setattr(session, "_HEARTBEATS_A_SECOND", 0.0)  # what is due does not grow while a busy machine is slow
+
+    async def work() -> Connection:
+        async with connected(world, BANK, CHECKING) as connection:
+            if what == "calls":
+                for _ in range(300):
+                    connection.request(encode_parts(b""), "a call").add_done_callback(lambda done: done.exception())
+            else:
+                for _ in range(session._HEARTBEATS + 100):
+                    connection._acknowledge()
+            return await is_given_up(ended, said)
+
+    link = asyncio.run(work())
+    assert (link._taken, link._num_heartbeats)[what == "beats"] <= {"calls": 257, "beats": session._HEARTBEATS + 5}[
+        what
+    ]
+
+
+def test_who_updates_the_keys_of_tls_all_the_time_is_cut_off(world: World, ended: list[tuple[Connection, str]]) -> None:
+    """A record of 27 bytes carries nothing and costs some 30 microseconds, which is a third of a second for 256 KiB."""
+    library, said = ctypes.CDLL(_ssl.__file__), "sends records of TLS with nothing in them"
+
+    async def work() -> None:
+        async with connected(world, BANK, CHECKING) as connection:
+            assert connection.stream._wire is not None
+            tls = connection.stream._wire.transport._ssl_protocol
+            # a Python object begins with its count and type; _ssl's goes on with a socket, and OpenSSL's SSL
+            ssl = ctypes.c_void_p.from_address(id(tls._sslobj._sslobj) + 3 * ctypes.sizeof(ctypes.c_void_p))
+            for _ in range(4000):
+                assert library.SSL_key_update(ssl, 0) == 1
+                library.SSL_do_handshake(ssl)
+            tls._process_outgoing()
+            link = await is_given_up(ended, said)
+            assert link.stream.num_pieces < 100
+
+    asyncio.run(work())
+
+
+def test_who_answers_a_call_again_and_again_is_cut_off() -> None:
+    async def work() -> None:
+        link = Connection(BANK, LIMITS, None, lambda *_: None, errors_for(SHOP, BANK))
+        first, late = link.request([], "a call"), link.request([], "a call that takes too long")
+        link._take(REPLY, 1, b"")
+        assert first.result() == b""
+        link._give_up(2)
+        assert isinstance(late.exception(), CallTimeout)
+        link._take(REPLY, 2, b"")
+        for number in (1, 2):
+            with pytest.raises(Broken, match=f"answers call {number} a second time"):
+                link._take(REPLY, number, b"")
+
+    asyncio.run(work())
+
+
+def test_who_goes_on_with_what_is_refused_is_cut_off() -> None:
+    """4,000 calls at once of a run that has failed are 4,000 tasks, as often as the member likes."""
+
+    async def serve(body: memoryview) -> Any:
+        raise Refused(BANK, "sends what is no call")
+
+    async def work() -> tuple[int, list[str]]:
         lost: list[str] = []
-        async with connected(world, BANK, CHECKING, lost) as connection:
-            with contextlib.suppress(PartyLost):
-                for _ in range(100):
-                    if what == "calls":
-                        await asyncio.gather(*(connection.request(encode_parts(b""), "a call") for _ in range(40)))
-                    else:
-                        for _ in range(100):
-                            connection._acknowledge()
-                        await asyncio.sleep(0)
-            await becomes(lambda: bool(lost))
-        return lost
+        link = Connection(BANK, LIMITS, serve, lambda _, why: lost.append(why), errors_for(SHOP, BANK))
+        for number in range(1, session.MOST_REFUSED + 100):
+            if not link.is_closed:
+                link._take(REQUEST, number, b"")
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+        return link._taken, lost
 
-    (why,) = asyncio.run(work())
-    assert said in why or "a link that is over" in why  # where the last word was lost with the connection
-    assert [(peer, one) for peer, one in ended if peer == BANK and said in one], "the shop ends it, and for that"
+    taken, lost = asyncio.run(work())
+    assert session.MOST_REFUSED < taken < session.MOST_REFUSED + 5
+    assert "goes on after 256 of its calls were refused" in lost[0]
 
 
 def test_a_site_that_goes_and_comes_back_fills_no_log(world: World) -> None:

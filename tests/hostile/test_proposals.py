@@ -14,6 +14,7 @@ import pytest
 from fedactors.config import as_dict, build, spell_infinities
 from fedactors.data.query import UnsupportedQueryError, parse_query
 from fedactors.errors import BadInput, FedactorsError, Refused
+from fedactors.federation import approval
 from fedactors.federation.approval import (
     as_tree,
     check_proposal,
@@ -22,6 +23,7 @@ from fedactors.federation.approval import (
     keep_proposal,
     kept_proposals,
     make_proposal,
+    read_proposal,
 )
 from fedactors.federation.identity import FEDERATION
 from fedactors.federation.site_folder import SITE, SiteFolder
@@ -221,3 +223,21 @@ def test_what_nobody_waits_for_any_more_is_not_approved_later(tmp_path: Path) ->
 def test_no_sql_hides_in_the_name_of_a_type(condition: str) -> None:
     with pytest.raises(UnsupportedQueryError, match=r"sql: type '.* is not supported, only those of DuckDB"):
         parse_query(f"SELECT a.x, b.y FROM a JOIN b ON a.id = b.id WHERE {condition}")
+
+
+def test_a_proposal_that_is_kept_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members propose 60 an hour each: what looks at all of them, for each proposal too, would read them all again."""
+    world, protocol, read = World(tmp_path), find_protocol("pubsub-vfl"), list[Any]()
+    shop, settings = world.folder(SHOP), spell_infinities(as_dict(build(protocol.Config, {"on_party_loss": "stop"})))
+    for _ in range(5):
+        keep_proposal(shop, make_proposal(world.folder(BANK), protocol, settings, "bank=customers,shop=orders", None))
+
+    def counted(tree: Any) -> Any:
+        read.append(tree)
+        return read_proposal(tree)
+
+    monkeypatch.setattr(approval, "read_proposal", counted)
+    found = kept_proposals(shop)
+    assert (len(found), len(read)) == (5, 5)
+    assert kept_proposals(world.folder(SHOP)) == found
+    assert len(read) == 5

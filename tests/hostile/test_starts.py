@@ -71,7 +71,7 @@ def test_what_was_taken_is_known_by_what_nobody_made_up(tmp_path: Path) -> None:
     known = tmp_path / SHOP / KNOWN
     for words in ("{", "[]", '{"federation": {"a": 1}}', '{"crl": {"zz": "x"}}', '{"crl": {"00": "yesterday"}}'):
         known.write_text(words)
-        with pytest.raises(BadInput, match=f"{KNOWN} is not what the site wrote there: remove it if"):
+        with pytest.raises(BadInput, match=f"{KNOWN} is not what was written there: remove it if"):
             _ = world.folder(SHOP).federation
     known.unlink()
     assert world.folder(SHOP).federation.members

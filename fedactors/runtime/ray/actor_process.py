@@ -146,7 +146,7 @@ class Settings:
     repeats: int = REPEATS
     """Calls of each endpoint beyond its bound: none where another organisation's driver makes them."""
     is_between_organisations: bool = False
-    """Whether other organisations' sites take part in the run."""
+    """Whether others than the own organisation have parts in the run: secrets then come from the system."""
 
 
 T = TypeVar("T")
@@ -191,6 +191,7 @@ class RayContext(HostedContext):
         clock = WallClock(settings.start, settings.offset, settings.scale)
         local = (settings.seed, settings.reproducible_noise, clock, settings.keep_rows, settings.repeats)
         super().__init__(actor_spec, *local)
+        self.is_between_organisations = settings.is_between_organisations
         self.refused: list[str] = []
         self.unawaited = process.unawaited
         limits = settings.use_sockets, settings.call_timeout

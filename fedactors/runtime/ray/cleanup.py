@@ -101,9 +101,9 @@ class Reaper:
     def __init__(self, folder: Path | None) -> None:
         root = str(Path(__file__).parents[3])
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
-        # in a session of its own: the signals of a terminal are meant for the driver
+        # in a session of its own: the signals of a terminal are meant for the driver; others may write where that began
         self._process = subprocess.Popen(
-            [sys.executable, "-m", _MODULE, str(os.getpid()), *([] if folder is None else [str(folder)])],
+            [sys.executable, "-P", "-m", _MODULE, str(os.getpid()), *([] if folder is None else [str(folder)])],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
@@ -176,7 +176,7 @@ def _told_until_the_end(driver: int) -> list[str]:
 
 def _why(driver: int, folder: Path | None) -> str:
     """Return why the driver ended, as far as it can be known: the last that Ray's library wrote into its own log."""
-    for log in () if folder is None else folder.glob(f"session_*/logs/python-core-driver-*_{driver}.log"):
+    for log in () if folder is None else folder.glob(f"*/session_*/logs/python-core-driver-*_{driver}.log"):
         with suppress(OSError):
             last = log.read_text(errors="replace").rstrip().rpartition("\n")[2]
             if _RAYLET_IS_GONE.search(last):

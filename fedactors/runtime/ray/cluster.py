@@ -144,12 +144,19 @@ _SICK_LEAVE_SECONDS = 10.0
 _OBJECT_STORE_BYTES = 512 * 1024 * 1024
 
 
-LONGEST_FOLDER = 107 - 64
-"""Characters in the path of a cluster's folder: a socket's has 107, and Ray puts its own 64 characters deeper."""
+INSIDE = "r"
+"""Ray's folder in a cluster's, which its user alone may enter: all users of the machine may write in Ray's own."""
+_SOCKET = "/session_2026-01-01_00-00-00_000000_{pid}/sockets/plasma_store"
+"""Where Ray puts the socket with the longest path."""
 EMBEDDED = "embedded"
 """Stands for an address where a cluster is to be started, whatever RAY_ADDRESS says."""
 has_stuck_thread = threading.Event()
 """Set once Ray's library holds a thread of this process for ever: ending as usual would crash it then."""
+
+
+def longest_folder() -> int:
+    """Return how many characters the path of the folder of a cluster of this process may have: a socket has 107."""
+    return 107 - len(f"/{INSIDE}") - len(_SOCKET.format(pid=os.getpid()))
 
 
 class NotStarted(FedactorsError):
@@ -228,14 +235,14 @@ def _start(num_cpus: int | None) -> Joined:
         NotStarted: Ray failed, or had too little time.
     """
     folder = make_folder("ray")
-    if (over := len(str(folder)) - LONGEST_FOLDER) > 0:
+    if (over := len(str(folder)) - longest_folder()) > 0:
         folder.rmdir()
         raise BadInput(
             f"TMPDIR: {tempfile.gettempdir()!r} is too long: set it to a path that is shorter by {over} characters, as "
             "Ray puts sockets below it"
         )
     reaper = Reaper(folder)
-    watchdog = DriverWatchdog(folder, reaper.be_silent)
+    watchdog = DriverWatchdog(folder / INSIDE, reaper.be_silent)
     joined = Joined(ours=True, folder=folder, reaper=reaper, watchdog=watchdog)
     try:
         with _loopback_only(), _keep_signal_handlers():
@@ -246,7 +253,7 @@ def _start(num_cpus: int | None) -> Joined:
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
-                _temp_dir=str(folder),
+                _temp_dir=str(folder / INSIDE),
             )
     except BaseException as error:
         leave(joined, (), is_sick=True)

@@ -24,7 +24,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from fedactors.runs.storage import make_folder
-from fedactors.runtime.ray.cluster import LONGEST_FOLDER, asks_by_itself, token_path, user_token
+from fedactors.runtime.ray.cluster import asks_by_itself, longest_folder, token_path, user_token
 
 _SECONDS = 5.0
 _PORTS = {6379: "the cluster's store (GCS)", 8265: "dashboard and jobs", 10001: "Ray client", 8076: "agent"}
@@ -271,7 +271,7 @@ def _folder() -> Look:
         local.rmdir()
     except OSError as error:
         return "fault", f"{folder}: {error}", "set TMPDIR to a folder that you may write to"
-    if (over := len(str(local)) - LONGEST_FOLDER) > 0:
+    if (over := len(str(local)) - longest_folder()) > 0:
         advice = f"set TMPDIR to a path that is shorter by {over} characters: Ray puts sockets below it"
         return "fault", found, advice
     if free < 2 * _GIB:
