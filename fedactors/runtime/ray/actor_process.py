@@ -201,7 +201,6 @@ class RayContext(HostedContext):
         self._process = process
         self._overhead_reported = 0.0
         self._settings = settings
-        self.is_between_organisations = settings.is_between_organisations
         self._free_at = [0.0] * actor_spec.resources.num_cores
         self._store, self._reader = self.transport.memory.store, self.transport.memory.reader
         # a compute in the loop's own thread would also delay the emulated links
