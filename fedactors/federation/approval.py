@@ -726,19 +726,20 @@ def source_digest(protocol: Protocol) -> str:
 
     The package is the whole one: its actors may lie beside its settings.
     """
-    return _source_digest(protocol.Config.__module__.partition(".")[0])
+    return _source_digest(protocol.Config.__module__.rpartition(".")[0])
 
 
 @functools.cache  # a process goes on with the code that it has loaded
 def _source_digest(package: str) -> str:
     digest = hashlib.sha256()
-    for name in ("fedactors", package):
+    # of one in a namespace the whole may have no place of its own
+    for name in dict.fromkeys(("fedactors", package, package.partition(".")[0])):
         spec = importlib.util.find_spec(name)
         if spec is None:
             continue
         file_alone = [spec.origin] if spec.origin is not None and spec.has_location else []
         for root in map(Path, spec.submodule_search_locations or file_alone):
-            for file in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
+            for file in sorted(root.rglob("*.py")) if root.is_dir() else [root] * root.is_file():
                 digest.update(f"{name}/{file.relative_to(root).as_posix()}\0".encode())
                 digest.update(hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()
