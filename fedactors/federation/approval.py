@@ -732,10 +732,9 @@ def source_digest(protocol: Protocol) -> str:
 @functools.cache  # a process goes on with the code that it has loaded
 def _source_digest(package: str) -> str:
     digest = hashlib.sha256()
-    # of one in a namespace the whole may have no place of its own
     for name in dict.fromkeys(("fedactors", package, package.partition(".")[0])):
         spec = importlib.util.find_spec(name)
-        if spec is None:
+        if spec is None or (name != package and spec.origin is None):  # a namespace, in which others' packages lie too
             continue
         file_alone = [spec.origin] if spec.origin is not None and spec.has_location else []
         for root in map(Path, spec.submodule_search_locations or file_alone):

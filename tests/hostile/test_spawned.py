@@ -185,3 +185,23 @@ def test_a_sum_counts_organisations_and_not_their_clients() -> None:
         client.advertise(SumCall(1, 1, ("bank/1", "bank/2", "bank/3", "shop")))
     client.advertise(SumCall(2, 1, ("bank/1", "clinic", "shop")))
     assert parties_of(names) == {"bank", "clinic", "shop"}
+
+
+def test_the_digest_is_of_a_plugins_whole_package_and_of_no_other_in_its_namespace(tmp_path, monkeypatch):
+    files = {
+        "acme/__init__.py": "",
+        "acme/settings/__init__.py": "",
+        "acme/settings/config.py": "",
+        "acme/actors.py": "",
+    }
+    files |= {"shared/ours/__init__.py": "", "shared/theirs/__init__.py": ""}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    digest = approval._source_digest.__wrapped__
+    before = digest("acme.settings"), digest("shared.ours")
+    (tmp_path / "acme/actors.py").write_text("1")
+    (tmp_path / "shared/theirs/__init__.py").write_text("1")
+    assert digest("acme.settings") != before[0]
+    assert digest("shared.ours") == before[1]
