@@ -212,10 +212,10 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
             the task than this site's own. Who proposes is told its `for_others`, where it has that.
     """
     protocol, config = _check_alone(proposal, folder.federation, folder.name)
-    with _of_its_own(folder.name):
+    with closed_to_others(folder.name):
         _check_here(proposal, folder, protocol, config)
     spawned = spawned_by(protocol, config, proposal)
-    with _of_its_own(folder.name):
+    with closed_to_others(folder.name):
         if (load := loader(protocol, is_new=proposal.purpose == "predict")) is not None:
             load(config, proposal.described(folder), 0)
         _check_sums(config, proposal, spawned, folder, is_noised=_adds_noise(protocol, config, jointly=True))
@@ -229,7 +229,7 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
 
 
 @contextlib.contextmanager
-def _of_its_own(site: str) -> Iterator[None]:
+def closed_to_others(site: str) -> Iterator[None]:
     """Let errors that follow from what only this site knows tell others no more than they say themselves."""
     try:
         yield

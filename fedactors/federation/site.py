@@ -35,6 +35,7 @@ from fedactors.federation.approval import (
     RUN_ID,
     Proposal,
     check_proposal,
+    closed_to_others,
     decide,
     decision,
     has_quorum,
@@ -78,7 +79,7 @@ from fedactors.federation.session import (
     peer_address,
     value_of,
 )
-from fedactors.federation.site_folder import SiteFolder
+from fedactors.federation.site_folder import SiteFolder, to_tell
 from fedactors.federation.site_run import CALLS, PAYLOADS, SiteRun
 from fedactors.plugins import Protocol
 from fedactors.runtime.failures import errors_for, kind_of, lasting, refused_for, unforeseen
@@ -486,8 +487,8 @@ class SiteProcess:
             await asyncio.to_thread(_get_ready)
             protocol, config = await self._checked(proposal)
             hosts = dict(self.folder.federation.hosts)
-            # which reads the log, however long it is
-            is_return = has_quorum(config) and await asyncio.to_thread(self._is_known, proposal, hosts)
+            with closed_to_others(self.folder.name):  # it reads the log, however long it is
+                is_return = has_quorum(config) and await asyncio.to_thread(self._is_known, proposal, hosts)
             if not is_return:
                 keep_proposal(self.folder, proposal)
         except Exception as error:
@@ -554,13 +555,14 @@ class SiteProcess:
             return False
         stopped = next((line["why"] for line in lines if line["what"] == "stopped"), None)
         if (why := stop_reason(self.folder, proposal.run) if stopped is None else stopped) is not None:
-            raise BadInput(f"{self.folder.name}: left the run{f': {why}' if why else ''}")
+            raise to_tell(f"{self.folder.name}: left the run{f': {why}' if why else ''}")
         _check_hosts(next((line["hosts"] for line in lines if line["what"] == "proposed"), {}), hosts)
         if (done := num_returns(self.folder, proposal)) >= (most := self.folder.policy.continuations):
+            said = f"{self.folder.name}: comes back to the run for the {ordinal(done + 1)} time"
             raise BadInput(
-                f"{self.folder.name}: comes back to the run for the {ordinal(done + 1)} time; approved: at most {most} "
-                "(policy.continuations): a restart forgets how often that left which has no round's number, like scores"
-            )
+                f"{said}; approved: at most {most} (policy.continuations): a restart forgets how often that left which "
+                "has no round's number, like scores"
+            ).telling(f"{said}: too often for policy.continuations")
         return True
 
     async def _begin(
@@ -594,7 +596,8 @@ class SiteProcess:
         else:
             why, told = unforeseen(error), f"{kind_of(error)}; the log of the site {self.folder.name} says more"
         self._note(Refused(peer, f"proposes what cannot be: {why}"))
-        return Refused(peer, f"proposes what cannot be: {why if told is None else told}")
+        told = why if told is None else told
+        return Refused(peer, f"proposes what cannot be: {told.replace(f'{self.folder.path}/', '')}")
 
     def _look_anew(self) -> None:
         try:
@@ -773,7 +776,7 @@ def _check_hosts(then: Mapping[str, str], now: Mapping[str, str]) -> None:
     """
     if then != now:
         differ = ", ".join(sorted(party for party in {**then, **now} if then.get(party) != now.get(party)))
-        raise BadInput(
+        raise to_tell(
             f"hosts: federation.toml names other hosts than when the run was proposed, of {differ}: propose a new run"
         )
 

@@ -220,7 +220,7 @@ class NebulaFLConfig(StepSettings):
     """Seconds before a lost center restarts."""
     outages: str = ""
     """For experiments: containers that are unavailable for a while, such as ``oregon/3@500-900 tokyo/0@100-200``."""
-    attestation: NamedCode = Field("", pattern="^$|:")
+    attestation: NamedCode = Field(default="", pattern="^$|:")
     """Attestation hook ``package.module:function``, called as ``attest(container, nonce) -> bool``; containers that
     fail are skipped."""
     container_processes: bool = False

@@ -285,6 +285,26 @@ def test_what_is_wrong_with_a_sites_own_data_is_not_told(tmp_path: Path) -> None
     assert raised.value.for_others == "shop: its data or its policy do not allow it; the log of the site shop says more"
 
 
+def test_a_log_that_is_none_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a site comes back to a run with a quorum is in its log, before anybody approves."""
+    world = World(tmp_path, SITES)
+    world.start(SHOP)
+
+    def broken(*_: Any) -> Any:
+        raise BadInput(f"{tmp_path}/audit.log: line 3: epsilon 7 of secret_patients is not signed")
+
+    monkeypatch.setattr(site.SiteProcess, "_is_known", broken)
+    rogue = Rogue(world)
+    rogue.proposal = proposed(world, "horizontal", {"min_sites": 2, "on_party_loss": "continue"})
+    try:
+        with pytest.raises(Refused) as told:
+            rogue.say(("propose", (as_tree(rogue.proposal),)))
+        assert str(told.value).endswith("its data or its policy do not allow it; the log of the site shop says more")
+        assert any("secret_patients is not signed" in line for line in world.refusals(SHOP))
+    finally:
+        world.stop()
+
+
 def told_to_the_bank(error: BaseException) -> str:
     return repr(decode(b"".join(errors_for(SHOP, BANK)(error))))
 
