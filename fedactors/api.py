@@ -667,7 +667,7 @@ def plan(
     Raises:
         BadInput: the protocol has no planner, profiles and options do not go together, or no pilot reaches the target.
     """
-    from fedactors.config import build_given
+    from fedactors.config import build_given, with_contents
     from fedactors.launch import in_thread_if_needed, load_data
     from fedactors.launch import measure as measured
     from fedactors.plugins import Planning
@@ -679,7 +679,7 @@ def plan(
         raise BadInput(f"protocol: {known.name} has no planner")
     choice_of(aim, get_args(Aim), "--aim")
     number_of(time_limit, "--time-limit", above=0.0)
-    config = build_given(known.Config, settings)
+    config = with_contents(build_given(known.Config, settings))
     found = [read_tree(path, "--profile") for path in profiles]
     for path, one in zip(profiles, found, strict=True):
         if not isinstance(one, dict):
@@ -747,10 +747,10 @@ class Messages:
     """
 
     def __init__(self, protocol: Protocol, settings: Words) -> None:
-        from fedactors.config import build_given
+        from fedactors.config import build_given, with_contents
         from fedactors.inspection import describe_joins, describe_messages, describe_predictions, describe_protections
 
-        config = build_given(protocol.Config, settings)
+        config = with_contents(build_given(protocol.Config, settings))
         self.protocol = protocol.name
         self.messages = describe_messages(protocol, config)
         """In training, JSON-ready: sender, receiver, what it reveals, fields."""

@@ -280,12 +280,22 @@ def _literal(value: str) -> Any:
     return value
 
 
+_MOST_EXPLAINED = 10
+"""Fields at fault that a line names."""
+
+
 def _explain(error: ValidationError, overrides: Mapping[str, Any]) -> str:
-    """Return one line: every field at fault once, its value, and what each type that it may have says of it."""
+    """Return one line: each field at fault once, its value, and what each type that it may have says of it.
+
+    Of very many the first are named: a list of thousands would be shown once for each of its entries.
+    """
     lines: dict[str, str] = {}
     for problem in error.errors(include_url=False):
         location = ".".join(str(part) for n, part in enumerate(problem["loc"]) if n == 0 or isinstance(part, int))
         text = problem["msg"].removeprefix("Value error, ")
+        if len(lines) >= _MOST_EXPLAINED and (location or text) not in lines:
+            lines["others"] = "and others"
+            break
         if not location:
             lines[text] = text
             continue

@@ -6,11 +6,20 @@ names the party it concerns where there is one. `exit_code` is what the command 
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class FedactorsError(Exception):
     """Base of all errors raised on purpose; ``exit_code`` 1 means an internal error."""
 
     exit_code = 1
+    for_others: str | None = None
+    """What other sites are told instead of its words, which are for its own site then."""
+
+    def telling(self, told: str) -> Self:
+        """Return the same, of which other sites are told `told` alone."""
+        self.for_others = told
+        return self
 
 
 class BadInput(FedactorsError):

@@ -46,7 +46,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 import fedactors
-from fedactors.config import as_dict, build, parse_words
+from fedactors.config import as_dict, build, parse_words, with_contents
 from fedactors.data.datasets.catalogue import describe, find_file
 from fedactors.errors import BadInput, FedactorsError
 from fedactors.launch import check_data, load_data, make_runtime, resolve
@@ -418,7 +418,7 @@ def run_once(
     """
     gc.collect()  # actors of the run before are cycles; few objects with much in them, which Python looks for too late
     one_torch_thread()
-    config = build(protocol.Config, settings)
+    config = with_contents(build(protocol.Config, settings))
     source = load_data(protocol, config, data, seed)
     recorder = recorder or CurveRecorder()
     given = {name: value(config) if callable(value) else value for name, value in keywords.items()}

@@ -4,6 +4,9 @@
                                       ◀─decision── its person: decide; or its policy
 
 A proposal and its answer are files of the site's folder, each written once; what was approved is what runs (`digest`).
+Nobody has approved anything when a proposal is checked: no setting of it opens a file, and who proposes is told what is
+wrong with it by itself. Of what a site's data and policy have against it they are told what says nothing of these.
+It is one file because all of it is of one proposal.
 """
 
 from __future__ import annotations
@@ -26,13 +29,13 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors import __version__
 from fedactors.actors.remote import DRIVER, endpoints, ordinal
-from fedactors.config import code_named_in, drawn_from_seed
+from fedactors.config import code_named_in, drawn_from_seed, named_files
 from fedactors.data.databases import TableSource
 from fedactors.data.layouts.relational import label_parties
 from fedactors.data.layouts.vertical import RelationalData
 from fedactors.data.new_rows import StoredState
 from fedactors.errors import BadInput, FedactorsError, Refused
-from fedactors.federation.identity import check_name
+from fedactors.federation.identity import Federation, check_name
 from fedactors.federation.site_folder import (
     Amount,
     DataName,
@@ -43,6 +46,7 @@ from fedactors.federation.site_folder import (
     check_budget,
     describe,
     stamp,
+    to_tell,
 )
 from fedactors.inspection import describe_protections
 from fedactors.messages.codec import encode
@@ -205,16 +209,48 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
 
     Raises:
         BadInput: it is for another federation or other code, names code or data that there are not, or other facts of
-            the task than this site's own.
+            the task than this site's own. Who proposes is told its `for_others`, where it has that.
     """
-    federation = folder.federation
+    protocol, config = _check_alone(proposal, folder.federation, folder.name)
+    with closed_to_others(folder.name):
+        _check_here(proposal, folder, protocol, config)
+    spawned = spawned_by(protocol, config, proposal)
+    with closed_to_others(folder.name):
+        if (load := loader(protocol, is_new=proposal.purpose == "predict")) is not None:
+            load(config, proposal.described(folder), 0)
+        _check_sums(config, proposal, spawned, folder, is_noised=_adds_noise(protocol, config, jointly=True))
+        most, hosts = proposal.limits.within(folder.policy.limits, folder.name), folder.federation.hosts
+        local = (spec for name, spec in spawned.items() if proposal.site_of(name, hosts) == folder.name)
+        gpus = sum(spec.resources.num_gpus for spec in local)
+        if most.gpus is not None and gpus > most.gpus:
+            said = f"{folder.name}: limits.gpus: its actors here ask for {gpus:g}"
+            raise BadInput(f"{said}; at most {most.gpus:g}").telling(f"{said}, which is not allowed")
+    return protocol, config
+
+
+@contextlib.contextmanager
+def closed_to_others(site: str) -> Iterator[None]:
+    """Let errors that follow from what only this site knows tell others no more than they say themselves."""
+    try:
+        yield
+    except FedactorsError as error:
+        if error.for_others is None:
+            error.for_others = f"{site}: its data or its policy do not allow it; the log of the site {site} says more"
+        raise
+
+
+def _check_alone(proposal: Proposal, federation: Federation, me: str) -> tuple[Protocol, Any]:
+    """Check what follows from a proposal and the federation alone; `me` names this site in errors."""
     if proposal.federation != federation.name:
-        raise BadInput(f"{folder.name}: the run is for the federation {shown(proposal.federation)}, not this one")
+        raise BadInput(f"{me}: the run is for the federation {shown(proposal.federation)}, not this one")
     for site in (*proposal.data, proposal.coordinator):
         if site not in federation.members:
             known = ", ".join(federation.members)
-            raise BadInput(f"{folder.name}: {site!r} is no site of {federation.name} (its sites: {known})")
-    protocol = find_protocol(proposal.protocol)
+            raise BadInput(f"{me}: {site!r} is no site of {federation.name} (its sites: {known})")
+    try:
+        protocol = find_protocol(proposal.protocol)
+    except FedactorsError as error:  # which names what is installed
+        raise error.telling(f"protocol: {shown(proposal.protocol)} is not installed at {me}") from None
     layout = proposal.task.layout
     if protocol.actors is None or protocol.load_data is None:
         raise BadInput(f"protocol: {protocol.name} cannot run over a federation: it does not say who its actors are")
@@ -223,7 +259,7 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
     here = source_digest(protocol)
     if (proposal.version, proposal.source) != (__version__, here):
         raise BadInput(
-            f"{folder.name}: has other code for {protocol.name}: version {__version__}, source {here[:12]}; the run "
+            f"{me}: has other code for {protocol.name}: version {__version__}, source {here[:12]}; the run "
             f"asks for version {shown(proposal.version)}, source {shown(proposal.source[:12])}"
         )
     try:
@@ -231,6 +267,8 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise BadInput(f"proposal: config.{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    if files := named_files(config):
+        raise BadInput(f"proposal: config.{next(iter(files))}: a path is not allowed between sites: give the content")
     if named := code_named_in(config):
         raise BadInput(f"proposal: config.{next(iter(named))}: code of one's own does not run over a federation yet")
     if seeded := drawn_from_seed(config):  # the proposer of the seed, or of a resume, could take them off
@@ -240,9 +278,14 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
     if getattr(config, "on_party_loss", "stop") != "stop" and not has_quorum(config):
         how = "'stop'; or give min_sites" if hasattr(config, "min_sites") else "'stop'"
         raise BadInput(f"on_party_loss: {config.on_party_loss!r} is not allowed over a federation yet: {how}")
+    classes_of(protocol, config, proposal.purpose)
+    return protocol, config
+
+
+def _check_here(proposal: Proposal, folder: SiteFolder, protocol: Protocol, config: Any) -> None:
+    """Check what follows from this site's data and policy."""
     if proposal.purpose != "train":
         _check_earlier(proposal, folder)
-    classes_of(protocol, config, proposal.purpose)
     holds_label = _holds_label(proposal, folder)
     if proposal.purpose == "predict":
         if name := proposal.data.get(folder.name, ""):
@@ -252,11 +295,11 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
         name = proposal.data[folder.name]
         facts, is_first = folder.task(name), folder.name == next(iter(proposal.data))
         if facts != proposal.task and (is_first or (facts is not None and facts.layout == "horizontal")):
-            raise BadInput(f"{folder.name}: data.{name}: the run states another task than these data")
+            raise to_tell(f"{folder.name}: data.{name}: the run states another task than these data")
         if facts is not None and not is_first and facts.layout == "vertical":
-            raise BadInput(f"{folder.name}: data.{name}: they hold a label; the run takes another's")
+            raise to_tell(f"{folder.name}: data.{name}: they hold a label; the run takes another's")
         if holds_label and facts != proposal.task:
-            raise BadInput(
+            raise to_tell(
                 f"{folder.name}: data.{name}: task.label: {shown(proposal.task.label)} is not allowed: a column of "
                 f"theirs is a label only where data.{name}.task states the same task"
             )
@@ -266,20 +309,10 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
             raise BadInput(
                 f"{folder.name}: data.{name}.budget: missing: they read what data.{counted[0]} reads, which has a "
                 "budget: give them one too; what runs take counts for both"
-            )
+            ).telling(f"{folder.name}: data.{name}.budget: missing; the log of the site {folder.name} says more")
     stated = {**vars(proposal.task), **dict.fromkeys(("num_parties", "num_clients"), len(proposal.data))}
     stated |= {"data": proposal.data[folder.name]} if folder.name in proposal.data else {}
     folder.policy.check(folder.name, proposal.coordinator, protocol.name, config, stated)
-    if (load := loader(protocol, is_new=proposal.purpose == "predict")) is not None:
-        load(config, proposal.described(folder), 0)
-    spawned = spawned_by(protocol, config, proposal)
-    _check_sums(config, proposal, spawned, folder, is_noised=_adds_noise(protocol, config, jointly=True))
-    most, hosts = proposal.limits.within(folder.policy.limits, folder.name), folder.federation.hosts
-    local = (spec for name, spec in spawned.items() if proposal.site_of(name, hosts) == folder.name)
-    gpus = sum(spec.resources.num_gpus for spec in local)
-    if most.gpus is not None and gpus > most.gpus:
-        raise BadInput(f"{folder.name}: limits.gpus: its actors here ask for {gpus:g}; at most {most.gpus:g}")
-    return protocol, config
 
 
 def _holds_label(proposal: Proposal, folder: SiteFolder) -> bool:
@@ -419,40 +452,42 @@ def _check_sums(
     sites = {name.partition("/")[0] for name in members} & set(proposal.data)
     for setting, none in (("dropout_rate", 0.0), ("outages", "")):  # who is away follows from the proposal
         if members and (value := getattr(config, setting, none)) != none:
-            raise BadInput(
+            raise to_tell(
                 f"{folder.name}: {setting}: {shown(value)} is not allowed over a federation with secure_aggregation: "
                 f"who is away adds zeros, so that a sum may be of one organisation; use {none!r}"
             )
     needed, drawn = folder.policy.colluders + 2, getattr(config, "clients_per_round", None) or len(sites)
     fewest = max(threshold_of(len(sites)), getattr(config, "min_sites", None) or 0)
     if members and drawn < needed <= len(sites):
+        said = f"{folder.name}: clients_per_round: a sum is of {drawn} organisations, the others add zeros"
         raise BadInput(
-            f"{folder.name}: clients_per_round: a sum is of {drawn} organisations, the others add zeros; the policy "
-            f"allows sums of at least {needed} (policy.colluders = {folder.policy.colluders})"
-        )
+            f"{said}; the policy allows sums of at least {needed} (policy.colluders = {folder.policy.colluders})"
+        ).telling(f"{said}: too few for policy.colluders")
     if members and (len(sites) < needed or fewest < needed):
-        raise BadInput(
+        said = (
             f"{folder.name}: secure_aggregation: sums are of {len(sites)} organisations that bring data "
-            f"({', '.join(sorted(sites))}), or of as few as {fewest} of them; the policy allows sums "
-            f"of at least {needed} (policy.colluders = {folder.policy.colluders})"
+            f"({', '.join(sorted(sites))}), or of as few as {fewest} of them"
         )
+        raise BadInput(
+            f"{said}; the policy allows sums of at least {needed} (policy.colluders = {folder.policy.colluders})"
+        ).telling(f"{said}: too few for policy.colluders")
     smallest = fewest if has_quorum(config) else len(sites)
     drawing = max(threshold_of(len(members)), getattr(config, "min_sites", None) or 0) - 1
     if members and is_noised and smallest - folder.policy.colluders < drawing:
         without = has_quorum(config) and threshold_of(len(sites)) >= needed  # each site's part is in each sum then
+        said = f"{folder.name}: secure_aggregation: the noise of a sum is what {drawing} organisations draw"
         raise BadInput(
-            f"{folder.name}: secure_aggregation: the noise of a sum is what {drawing} organisations draw; of one of "
-            f"{smallest} the server may know what {folder.policy.colluders} of them drew (policy.colluders), and less "
-            f"than the account counts with is left; {'leave min_sites out, or ' if without else ''}"
-            f"set policy.colluders = {smallest - drawing}"
-        )
+            f"{said}; of one of {smallest} the server may know what {folder.policy.colluders} of them drew "
+            "(policy.colluders), and less than the account counts with is left; "
+            f"{'leave min_sites out, or ' if without else ''}set policy.colluders = {smallest - drawing}"
+        ).telling(f"{said}: of a sum of {smallest} too little is left for policy.colluders")
     helpers = 2 * fewest - len(sites)  # who sign two sets of survivors of one sum, if they help the server
     if members and has_quorum(config) and helpers <= folder.policy.colluders:
         enough = (len(sites) + folder.policy.colluders) // 2 + 1
         raise BadInput(
             f"{folder.name}: min_sites: of {fewest} of {len(sites)} sites a sum may have two sets of survivors, "
             f"if {folder.policy.colluders} of them help the server (policy.colluders); give {enough} at least"
-        )
+        ).telling(f"{folder.name}: min_sites: {fewest} of {len(sites)} sites are too few for policy.colluders")
 
 
 def summed_before(
@@ -460,7 +495,8 @@ def summed_before(
 ) -> list[Proposal]:
     """Return the runs of `before` that summed some of the same data, under masks, beside others: organisations or data.
 
-    By default `before` are those that this site has approved (`approved_before`).
+    By default `before` are those that this site has approved (`approved_before`). Its own data are some of the same
+    where they read the same rows, and others where they have another name: columns may be other ones.
 
     Of equal values, such as the first round's, or predictions of one model, the difference of two such sums is what the
     others' parts were: this site's too, where it is asked for other data of its own than before, and the others are the
@@ -468,12 +504,12 @@ def summed_before(
     """
     if not getattr(config, "secure_aggregation", False) or proposal.purpose == "resume":
         return []
-    asked, first = proposal.data.items(), first_of(folder, proposal).run
+    first = first_of(folder, proposal).run
     return [
         one
         for one in (approved_before(proposal, folder) if before is None else before)
-        if one.config.get("secure_aggregation") and asked & one.data.items()
-        if {site for site, _ in asked ^ one.data.items()} - {proposal.coordinator}
+        if one.config.get("secure_aggregation") and with_same_rows(one, proposal, folder)
+        if {site for site, _ in proposal.data.items() ^ one.data.items()} - {proposal.coordinator}
         if proposal.purpose == "train" or _may_be_of(first, one, folder)
     ]
 
@@ -489,8 +525,15 @@ def _may_be_of(first: str, proposal: Proposal, folder: SiteFolder) -> bool:
 def approved_before(proposal: Proposal, folder: SiteFolder) -> list[Proposal]:
     """Return the other proposals for the same purpose, and some of the same data, that this site approved, in order."""
     others = [one for one in kept_proposals(folder).values() if one.run != proposal.run]
-    others = [one for one in others if one.purpose == proposal.purpose and one.data.items() & proposal.data.items()]
+    others = [one for one in others if one.purpose == proposal.purpose and with_same_rows(one, proposal, folder)]
     return [one for one in others if (answer := decision(folder, one)) is not None and answer[0]]
+
+
+def with_same_rows(one: Proposal, other: Proposal, folder: SiteFolder) -> set[str]:
+    """Return the sites that bring the same data to two runs: this one by its rows, others by their names for them."""
+    found, me = {site for site, _ in one.data.items() & other.data.items()}, folder.name
+    is_here = me in one.data and me in other.data
+    return found | ({me} if is_here and folder.reads_same(one.data[me], other.data[me]) else set())
 
 
 def why_a_person(config: Any, proposal: Proposal, folder: SiteFolder) -> str:
@@ -573,7 +616,7 @@ def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteF
             f"what {differ} added"
         )
     mine = proposal.data.get(folder.name)
-    before = [one.run for one in approved if one.data.get(folder.name) == mine]
+    before = [one.run for one in approved if folder.name in with_same_rows(one, proposal, folder)]
     if proposal.purpose == "train" and mine is not None and before and not has_noise:
         found.append(
             f"{len(before)} approved before this one ({before[-1]} the last) read data.{mine} too: what two runs tell "
@@ -664,7 +707,7 @@ def _earlier(folder: SiteFolder, run: str) -> Proposal:
     path = folder.path / PROPOSALS / f"{run}.json"
     found = read_proposal(json.loads(path.read_text())) if RUN_ID.fullmatch(run) and path.exists() else None
     if found is None or (answer := decision(folder, found)) is None or not answer[0]:
-        raise BadInput(f"{folder.name}: run {shown(run)} was never approved here, so nothing can go on from it")
+        raise to_tell(f"{folder.name}: run {shown(run)} was never approved here, so nothing can go on from it")
     return found
 
 
@@ -679,21 +722,24 @@ def _check_earlier(proposal: Proposal, folder: SiteFolder) -> None:
     fixed |= {"data"} if proposal.purpose == "resume" else set()
     for name in sorted(fixed):
         if getattr(proposal, name) != getattr(earlier, name):
-            raise BadInput(f"{folder.name}: {name}: a run that goes on from {earlier.run} cannot have another one")
+            raise to_tell(f"{folder.name}: {name}: a run that goes on from {earlier.run} cannot have another one")
     if list(proposal.data) != list(earlier.data):
-        raise BadInput(f"{folder.name}: data: the sites of {earlier.run} are {', '.join(earlier.data)}")
+        raise BadInput(f"{folder.name}: data: the sites of {earlier.run} are {', '.join(earlier.data)}").telling(
+            f"{folder.name}: data: the sites of {earlier.run} are others, or in another order"
+        )
     most, first = folder.policy.continuations, first_of(folder, earlier).run
     if proposal.purpose == "predict" and folder.policy.approve == "policy":  # nobody looks at how many there were
         if (done := num_predictions(folder, earlier)) >= most:
-            raise BadInput(
-                f"{folder.name}: predicts with run {first} for the {ordinal(done + 1)} time; approved: at most {most} "
-                "(policy.continuations) where the policy answers"
+            said = f"{folder.name}: predicts with run {first} for the {ordinal(done + 1)} time"
+            raise BadInput(f"{said}; approved: at most {most} (policy.continuations) where the policy answers").telling(
+                f"{said}: too often for policy.continuations"
             )
     elif proposal.purpose == "resume" and (done := num_continuations(folder, earlier)) >= most:
+        said = f"{folder.name}: goes on from run {first} for the {ordinal(done + 1)} time"
         raise BadInput(
-            f"{folder.name}: goes on from run {first} for the {ordinal(done + 1)} time; approved: at most {most} "
-            "(policy.continuations): what a checkpoint forgets was released all the same"
-        )
+            f"{said}; approved: at most {most} (policy.continuations): what a checkpoint forgets was released all the "
+            "same"
+        ).telling(f"{said}: too often for policy.continuations")
 
 
 def first_of(folder: SiteFolder, proposal: Proposal) -> Proposal:

@@ -126,12 +126,11 @@ async def _meet(
     except TimeoutError:
         raise PartyLost(member.name, f"its site did not answer at {where} within {limits.handshake:g} s") from None
     except WayRefused as error:
-        raise PartyLost(member.name, f"its site is not reached at {where}: {error}") from None
+        said = f"its site is not reached at {where}"  # how, is of this site's network
+        raise PartyLost(member.name, f"{said}: {error}").telling(f"{said} from {folder.name}") from None
     except (OSError, EOFError) as error:
-        raise PartyLost(
-            member.name,
-            f"its site does not answer at {where} ({reason(error)}): is it started? There: fedactors site start",
-        ) from None
+        said, remedy = f"its site does not answer at {where}", "is it started? There: fedactors site start"
+        raise PartyLost(member.name, f"{said} ({reason(error)}): {remedy}").telling(f"{said}: {remedy}") from None
     finally:
         if not is_carried and writer is not None:
             await close_stream(writer)

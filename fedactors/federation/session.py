@@ -40,7 +40,7 @@ from typing import Any
 
 from fedactors.errors import BadInput, CallTimeout, FedactorsError, PartyLost, Refused
 from fedactors.messages.codec import Parts, decode, encode_parts, values_in
-from fedactors.runtime.failures import encode_error, error_of, unforeseen
+from fedactors.runtime.failures import encode_error, error_of, kind_of, unforeseen
 from fedactors.validation import first_line, one_line
 
 HEAD = struct.Struct("<IBBI")
@@ -184,6 +184,12 @@ def error_in(body: bytes, peer: str, is_of: Callable[[str], bool] = lambda name:
     if party != peer and not is_of(party):
         party, text = peer, f"says of {party}: {text}"
     return error_of(one_line(name, 40), party, text, "\n".join(map(one_line, lines)))
+
+
+def _for_others(error: Exception) -> str:
+    """Return what others may read of why a link does not come back."""
+    told = error.for_others if isinstance(error, FedactorsError) else f"unforeseen error: {kind_of(error)}"
+    return first_line(error) if told is None else told
 
 
 def refusal_in(body: bytes, who: str) -> Refused:
@@ -700,7 +706,8 @@ class Connection:
         """Keep no link that nobody writes to, watches or answers any more."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.give_up(unforeseen(error))
+            self.tell("error", unforeseen(error))
+            self.give_up(f"unforeseen error: {kind_of(error)}")  # which others hear of
 
     # --- the connections that carry it ---
 
@@ -744,7 +751,7 @@ class Connection:
                 await again(self)
                 return
             except Exception as error:  # whatever is answered there, it is dialled again
-                self._why_not = f" ({first_line(error) if isinstance(error, FedactorsError) else unforeseen(error)})"
+                self._why_not = f" ({_for_others(error)})"
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import math
 import stat
 import sys
+import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -23,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from fedactors.actors.remote import ordinal
@@ -33,6 +35,7 @@ from fedactors.federation.approval import (
     RUN_ID,
     Proposal,
     check_proposal,
+    closed_to_others,
     decide,
     decision,
     has_quorum,
@@ -76,12 +79,13 @@ from fedactors.federation.session import (
     peer_address,
     value_of,
 )
-from fedactors.federation.site_folder import SiteFolder
+from fedactors.federation.site_folder import SiteFolder, to_tell
 from fedactors.federation.site_run import CALLS, PAYLOADS, SiteRun
 from fedactors.plugins import Protocol
-from fedactors.runtime.failures import errors_for, lasting, unforeseen
+from fedactors.runtime.failures import errors_for, kind_of, lasting, refused_for, unforeseen
 from fedactors.validation import first_line, one_line, shown
 
+T = TypeVar("T")
 DRIVING = "driver"
 _LOOK_SECONDS = 0.2
 _MEASURE_SECONDS = 1.0
@@ -94,6 +98,9 @@ ASK_SECONDS, AGAIN_SECONDS = 300.0, 60.0
 """After which some other site is asked for a newer federation.toml, and the same one again."""
 _HOUR = 3600.0
 _RELAY = "the relay"
+_STOPPED = "stopped the run"
+CHECK_SECONDS = 20.0
+"""Of processor time that a proposal's check may take: whoever proposes has said all that is checked."""
 _MOST_CHECKS = 4
 """Connections of one site for a check."""
 _MOST_LINKS = 8 + _MOST_CHECKS
@@ -359,7 +366,7 @@ class SiteProcess:
             try:  # before it takes the place of one that may
                 self.folder.policy.check_coordinator(self.folder.name, peer)
             except BadInput as error:
-                raise Refused(peer, f"comes as a driver: {error}") from None
+                raise Refused(peer, f"comes as a driver: {error.for_others}") from None
             if (before := self._driving) is not None and before.peer == peer and not before.stream.is_carried:
                 before.give_up("its driver came back without the run")
             if self._asked is not None:
@@ -433,6 +440,10 @@ class SiteProcess:
             self._is_considering = True
             try:
                 await self._consider(peer, run, args)
+            except Refused:  # which is on record
+                raise
+            except Exception as error:
+                raise self._cannot_be(peer, error) from None
             finally:
                 self._is_considering = False
             return None
@@ -476,11 +487,11 @@ class SiteProcess:
             await asyncio.to_thread(_get_ready)
             protocol, config = await self._checked(proposal)
             hosts = dict(self.folder.federation.hosts)
-            # which reads the log, however long it is
-            is_return = has_quorum(config) and await asyncio.to_thread(self._is_known, proposal, hosts)
+            with closed_to_others(self.folder.name):  # it reads the log, however long it is
+                is_return = has_quorum(config) and await asyncio.to_thread(self._is_known, proposal, hosts)
             if not is_return:
                 keep_proposal(self.folder, proposal)
-        except (FedactorsError, FileExistsError) as error:
+        except Exception as error:
             raise self._cannot_be(peer, error) from None
         facts = {"run": run, "coordinator": peer, "protocol": proposal.protocol, "proposal": proposal.digest}
         name = self.folder.name
@@ -509,7 +520,7 @@ class SiteProcess:
         try:
             protocol, config = await self._checked(proposal)
             _check_hosts(hosts, dict(self.folder.federation.hosts))
-        except FedactorsError as error:
+        except Exception as error:
             raise self._cannot_be(peer, error) from None
         await self._begin(proposal, protocol, config, hosts, is_return=False)
 
@@ -544,13 +555,14 @@ class SiteProcess:
             return False
         stopped = next((line["why"] for line in lines if line["what"] == "stopped"), None)
         if (why := stop_reason(self.folder, proposal.run) if stopped is None else stopped) is not None:
-            raise BadInput(f"{self.folder.name}: left the run{f': {why}' if why else ''}")
+            raise to_tell(f"{self.folder.name}: left the run{f': {why}' if why else ''}")
         _check_hosts(next((line["hosts"] for line in lines if line["what"] == "proposed"), {}), hosts)
         if (done := num_returns(self.folder, proposal)) >= (most := self.folder.policy.continuations):
+            said = f"{self.folder.name}: comes back to the run for the {ordinal(done + 1)} time"
             raise BadInput(
-                f"{self.folder.name}: comes back to the run for the {ordinal(done + 1)} time; approved: at most {most} "
-                "(policy.continuations): a restart forgets how often that left which has no round's number, like scores"
-            )
+                f"{said}; approved: at most {most} (policy.continuations): a restart forgets how often that left which "
+                "has no round's number, like scores"
+            ).telling(f"{said}: too often for policy.continuations")
         return True
 
     async def _begin(
@@ -566,17 +578,26 @@ class SiteProcess:
         self._show()
 
     async def _checked(self, proposal: Proposal) -> tuple[Protocol, Any]:
-        """Check a proposal, which takes as long as its settings, its query and the log do, while others are answered.
+        """Check a proposal, one at a time, for as long as settings, query and log take; others are answered meanwhile.
 
-        Of proposals whose drivers went away, one is checked to its end at a time.
+        Raises:
+            BadInput: it cannot be, or takes too long to check.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._checks, check_proposal, proposal, self.folder)
+        check = partial(within_seconds, CHECK_SECONDS, check_proposal, proposal, self.folder)
+        return await asyncio.get_running_loop().run_in_executor(self._checks, check)
 
     def _cannot_be(self, peer: str, error: Exception) -> Refused:
-        """Write down why a proposal is refused; what its coordinator is told names no place of this machine."""
-        why = "the run was proposed before" if isinstance(error, FileExistsError) else str(error)
+        """Write down why a proposal is refused; what its coordinator is told is nothing that only this site knows."""
+        told = None
+        if isinstance(error, FileExistsError):
+            why = "the run was proposed before"
+        elif isinstance(error, FedactorsError):
+            why, told = str(error), error.for_others
+        else:
+            why, told = unforeseen(error), f"{kind_of(error)}; the log of the site {self.folder.name} says more"
         self._note(Refused(peer, f"proposes what cannot be: {why}"))
-        return Refused(peer, f"proposes what cannot be: {why.replace(f'{self.folder.path}/', '')}")
+        told = why if told is None else told
+        return Refused(peer, f"proposes what cannot be: {told.replace(f'{self.folder.path}/', '')}")
 
     def _look_anew(self) -> None:
         try:
@@ -592,12 +613,13 @@ class SiteProcess:
 
     async def _stop_when_asked(self, run: SiteRun) -> None:
         """Stop a run as soon as there is a reason for it at this site, whatever its driver does."""
-        while (why := await self._why_to_stop(run)) is None:
+        while (reason := await self._why_to_stop(run)) is None:
             await asyncio.sleep(_LOOK_SECONDS)
             if run.life is Life.ENDED:
                 return
         if run.life is Life.ENDED:
             return
+        why = reason.message.removeprefix(_STOPPED).removeprefix(": ")
         try:
             self.folder.audit.add("stopped", run=run.proposal.run, why=why)
         except (OSError, BadInput) as error:  # a full disk is no reason to let the run go on
@@ -605,7 +627,7 @@ class SiteProcess:
         # with a quorum the run goes on without this site, if its driver is another's
         leaves = run.has_quorum and run.life is Life.OPEN and run.proposal.coordinator != self.folder.name
         if not leaves:
-            run.fail(Refused(self.folder.name, f"stopped the run{f': {why}' if why else ''}"))
+            run.fail(reason)
         driving = self._driving
         if driving is not None and not leaves:  # which is told before the other sites see that this one is gone
             with contextlib.suppress(TimeoutError):
@@ -624,25 +646,34 @@ class SiteProcess:
         """End a run that nobody watches any more."""
         if watch.cancelled() or run.life is Life.ENDED:
             return
-        error = watch.exception()
-        why = f"nobody would stop it any more: {'its watch ended' if error is None else unforeseen(error)}"
-        run.fail(Refused(self.folder.name, f"stopped the run: {why}"))
-        run.end("stopped", why)
+        error, does = watch.exception(), f"{_STOPPED}: nobody would stop it any more"
+        me = self.folder.name
+        reason = Refused(me, f"{does}: its watch ended") if error is None else refused_for(me, does, error)
+        run.fail(reason)
+        run.end("stopped", reason.message.removeprefix(f"{_STOPPED}: "))
         if self.run is run:
             if self._driving is not None:
                 self._driving.close()
             self._driving = None
             self._be_idle()
 
-    async def _why_to_stop(self, run: SiteRun) -> str | None:
+    async def _why_to_stop(self, run: SiteRun) -> Refused | None:
         """Return a reason to stop a run, which is one too if it cannot be looked for; None: it goes on."""
+        me = self.folder.name
         try:
-            return await self._reason(run)
+            why = await self._reason(run)
+        except Refused as error:
+            return error
         except Exception as error:
-            return f"whether it is to be stopped cannot be seen: {type(error).__name__}: {first_line(error)}"
+            return refused_for(me, f"{_STOPPED}: whether it is to be stopped cannot be seen", error)
+        return None if why is None else Refused(me, f"{_STOPPED}{f': {why}' if why else ''}")
 
     async def _reason(self, run: SiteRun) -> str | None:
-        """Return what this site's person says, or who of the run is in the federation no more; None: it goes on."""
+        """Return what this site's person says, or who of the run is in the federation no more; None: it goes on.
+
+        Raises:
+            Refused: what it takes of the machine cannot be measured.
+        """
         federation, proposal = self.folder.federation, run.proposal
         gone = [site for site in (*proposal.data, proposal.coordinator) if site not in federation.members]
         said = stop_reason(self.folder, proposal.run)
@@ -658,8 +689,8 @@ class SiteProcess:
                     "larger policy.limits.memory_gib and --limit memory_gib"
                 )
             except Exception as error:
-                said = f"{type(error).__name__}: {first_line(error)}"
-                return f"policy.limits: what it takes of this machine cannot be measured: {said}"
+                does = f"{_STOPPED}: policy.limits: what it takes of this machine cannot be measured"
+                raise refused_for(self.folder.name, does, error) from None
         return said
 
     def _end_removed(self) -> None:
@@ -687,6 +718,42 @@ class SiteProcess:
         return found
 
 
+class _TooLong(BaseException):
+    """What is checked has taken too long; no code that is checked takes it for an error of its own."""
+
+
+def within_seconds(seconds: float, work: Callable[..., T], *args: Any) -> T:
+    """Return what `work` returns, if it takes so many seconds of a processor at most.
+
+    It is ended between two instructions of Python, as loops over what somebody else has written are; in its own thread.
+
+    Raises:
+        BadInput: it takes longer.
+    """
+    me, guard, is_over = threading.get_ident(), threading.Lock(), threading.Event()
+    taken: Callable[[], float] = time.monotonic  # where a system does not say what a thread takes
+    if hasattr(time, "pthread_getcpuclockid"):
+        taken = partial(time.clock_gettime, time.pthread_getcpuclockid(me))
+    end = taken() + seconds
+
+    def watch() -> None:
+        while not is_over.wait(_LOOK_SECONDS):
+            with guard:
+                if not is_over.is_set() and taken() > end:
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(me), ctypes.py_object(_TooLong))
+                    return
+
+    threading.Thread(target=watch, name="limit", daemon=True).start()
+    try:
+        try:
+            return work(*args)
+        finally:
+            with guard:
+                is_over.set()
+    except _TooLong:
+        raise BadInput(f"proposal: it takes more than {seconds:g} s of a processor to check") from None
+
+
 def _open_to_others(folder: Path) -> list[Path]:
     """Return the folder, or what others of the machine may reach in it, where they may write policy and answers."""
     others, writes = stat.S_IXGRP | stat.S_IXOTH, stat.S_IWGRP | stat.S_IWOTH
@@ -709,7 +776,7 @@ def _check_hosts(then: Mapping[str, str], now: Mapping[str, str]) -> None:
     """
     if then != now:
         differ = ", ".join(sorted(party for party in {**then, **now} if then.get(party) != now.get(party)))
-        raise BadInput(
+        raise to_tell(
             f"hosts: federation.toml names other hosts than when the run was proposed, of {differ}: propose a new run"
         )
 

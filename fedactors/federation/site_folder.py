@@ -75,7 +75,7 @@ from fedactors.data.layouts.horizontal import HorizontalData, HorizontalFile
 from fedactors.data.layouts.vertical import RelationalData, RelationalPartition, VerticalData
 from fedactors.data.party_rows import PartyBlock, check_block, check_ids
 from fedactors.data.readers import Size
-from fedactors.data.schema import HorizontalTask, Table, VerticalTask
+from fedactors.data.schema import MOST_CLASSES, HorizontalTask, Table, VerticalTask
 from fedactors.errors import BadInput, FedactorsError
 from fedactors.federation.audit_log import AUDIT, AuditLog
 from fedactors.federation.audit_log import check as check_log
@@ -175,7 +175,8 @@ class RunLimits:
         for name, allowed in vars(most).items():
             asked = getattr(self, name, None)
             if asked is not None and allowed is not None and asked > allowed:
-                raise BadInput(f"{site}: policy.limits.{name}: {asked:g} is not allowed: at most {allowed:g}")
+                said = f"{site}: policy.limits.{name}: {asked:g} is not allowed"
+                raise BadInput(f"{said}: at most {allowed:g}").telling(said)
             found[name] = allowed if asked is None else asked
         return RunLimits(**found)
 
@@ -267,18 +268,18 @@ class Policy:
         if self.protocols is None:
             return
         if protocol not in self.protocols:
-            allowed = ", ".join(self.protocols) or "none"
-            raise BadInput(f"{site}: policy.protocols: {protocol} is not allowed: {allowed}")
+            said, allowed = f"{site}: policy.protocols: {protocol} is not allowed", ", ".join(self.protocols) or "none"
+            raise BadInput(f"{said}: {allowed}").telling(said)
         for setting, rule in self.protocols[protocol].items():
             if setting == "data" and setting not in (stated or {}):  # the site brings none: it hosts an actor
                 continue
             where = f"{site}: policy.protocols.{protocol}.{setting}"
             if setting not in (stated or {}) and not hasattr(config, setting):
-                raise BadInput(f"{where}: there is no such setting")
+                raise to_tell(f"{where}: there is no such setting")
             value = (stated or {}).get(setting, getattr(config, setting, None))
             why = "" if setting in (stated or {}) else ignored(config, setting)
             if why and _protects(setting, protocol, config):  # it would say of noise that there is none
-                raise BadInput(
+                raise to_tell(
                     f"{where}: {shown(value)} is not allowed with {why}: a rule is of what protects a run; set it, or "
                     f"ask {site} to take the rule out"
                 )
@@ -289,7 +290,8 @@ class Policy:
                 raise BadInput(f"{where}: 0 is not allowed: {shown(rule)}, and 0 stands for no limit; give a number")
             if follows or not _allows(rule, value, where):
                 why = ", which stands for what follows from the rows; give a number" if follows else ""
-                raise BadInput(f"{where}: {shown(value)} is not allowed: {shown(rule)}{why}")
+                said = f"{where}: {shown(value)} is not allowed"
+                raise BadInput(f"{said}: {shown(rule)}{why}").telling(f"{said}{why}")
 
     def check_coordinator(self, site: str, coordinator: str) -> None:
         """Check that a site may propose runs.
@@ -298,8 +300,13 @@ class Policy:
             BadInput: naming who may.
         """
         if self.coordinators is not None and coordinator not in self.coordinators:
-            allowed = ", ".join(self.coordinators) or "nobody"
-            raise BadInput(f"{site}: policy.coordinators: {coordinator} is not allowed: {allowed}")
+            said, allowed = f"{site}: policy.coordinators: {coordinator} is not allowed", ", ".join(self.coordinators)
+            raise BadInput(f"{said}: {allowed or 'nobody'}").telling(said)
+
+
+def to_tell(said: str) -> BadInput:
+    """Return an error of which whoever proposed a run is told all: it says nothing that only the site knows."""
+    return BadInput(said).telling(said)
 
 
 _OF_NOISE = {"delta", "epsilon", "mu", "noise"}
@@ -425,13 +432,14 @@ def check_budget(
     where = f"{site}: data.{name}.budget"
     announced = proposal.budget.get(site)
     if announced is None:
-        raise BadInput(f"{where}: the run announces none: give --budget {site}=EPSILON:DELTA")
+        raise to_tell(f"{where}: the run announces none: give --budget {site}=EPSILON:DELTA")
     if not any(one["kind"] == "noise" and one["on"] for one in describe_protections(protocol, config)):
-        raise BadInput(f"{where}: the run adds no noise, so that it would take all of it")
+        raise to_tell(f"{where}: the run adds no noise, so that it would take all of it")
     # of a run that the site comes back to, what was announced holds all that it has taken
     before = taken_of(folder, name, spent(line for line in folder.log() if line.get("run") != proposal.run))
     if not (before + announced).within(cap):
-        raise BadInput(f"{where}: {announced} is not allowed: {before} of {cap} is taken already")
+        said = f"{where}: {announced} is not allowed"
+        raise BadInput(f"{said}: {before} of {cap} is taken already").telling(f"{said}: too little is left")
 
 
 # --- the data of a run ---
@@ -449,7 +457,7 @@ class TaskFacts:
 
     layout: Literal["vertical", "horizontal", "relational", "graph"]
     type: Literal["binary", "multiclass", "regression", "multilabel"]
-    classes: int
+    classes: Annotated[int, Field(ge=0, le=MOST_CLASSES)]
     """1 for a regression; of a graph the nodes' file tells."""
     alignment: Literal["already-aligned", "hash", "psi"] = "already-aligned"
     split: Literal["random", "stratified"] = "random"
@@ -1075,6 +1083,11 @@ class SiteFolder:
         found = [one for one in self.names() if self.budget(one) is not None and _meet(read, self._locations(one))]
         return sorted(found, key=lambda one: one != name)
 
+    def reads_same(self, name: str, other: str) -> bool:
+        """Say whether data of two names read the same rows; of what has no such name any more, they may."""
+        known = name in self._data and other in self._data
+        return name == other or not known or _meet(self._locations(name), self._locations(other))
+
     def check_predicts(self, protocol: Protocol, trained: str) -> None:
         """Check that a model may predict that was trained on the data of this name; empty: on none of here.
 
@@ -1087,6 +1100,9 @@ class SiteFolder:
                 f"{self.name}: data.{counted[0]}.budget: {_reads(trained, counted[0])}the model was trained on them, "
                 f"in part without noise, and what predictions of {protocol.name} tell of them is not counted; train "
                 f"on data without a budget, or take the budget out of {SITE}"
+            ).telling(
+                f"{self.name}: data.{trained}.budget: the model was trained on them, in part without noise, and what "
+                f"predictions of {protocol.name} tell of them is not counted"
             )
 
     def check_new_rows(self, name: str) -> None:
@@ -1099,7 +1115,7 @@ class SiteFolder:
             raise BadInput(
                 f"{self.name}: data.{counted[0]}.budget: {_reads(name, counted[0])}predictions of such data are not "
                 "counted there yet"
-            )
+            ).telling(f"{self.name}: data.{name}.budget: predictions of such data are not counted there yet")
 
     def _locations(self, name: str) -> set[tuple[str, str]]:
         """Return the files and addresses that data are read from, each with the table of it, where one is named."""

@@ -109,7 +109,7 @@ from fedactors.runs.recorder import FolderRecorder
 from fedactors.runs.storage import PRIVATE_FILE, write_atomic
 from fedactors.runtime import snapshots
 from fedactors.runtime.compute import ACCOUNT, WallClock
-from fedactors.runtime.failures import UnawaitedCall, errors_for, raised_by, without_words
+from fedactors.runtime.failures import UnawaitedCall, errors_for, raised_by, refused_for, without_words
 from fedactors.runtime.interface import ActorSpec
 from fedactors.validation import first_line, shown
 
@@ -571,6 +571,9 @@ def recorded(found: Sequence[PrivacyRecord | Planned | Unaccounted | Released]) 
     return [one for one in found if isinstance(one, PrivacyRecord)]
 
 
+_UNACCOUNTED = "cannot account for releases"
+
+
 class PrivacyBudget:
     """What a run takes of the site's privacy budget; all of it does nothing where the site's data have none.
 
@@ -642,8 +645,7 @@ class PrivacyBudget:
             raise
         except Exception as error:  # a process that is gone, which is told elsewhere, or no account of what has left
             if leaves or self._taken or isinstance(error, Unknown):
-                said = f"cannot account for releases: {first_line(error)}"
-                self._refused = self._refuse(Refused(self._folder.name, said))
+                self._refused = self._refuse(refused_for(self._folder.name, _UNACCOUNTED, error))
                 raise self._refused from None
         if self._announced is not None and not self._is_open:
             raise PartyLost(self._folder.name, "the run is over at its site, or not open yet: nothing leaves uncounted")
@@ -1325,7 +1327,7 @@ class SiteRun:
     def _watch_ended(self, watch: asyncio.Task[None]) -> None:
         """Stop a run whose budget nobody watches any more."""
         if not watch.cancelled() and (error := watch.exception()) is not None:
-            self.fail(Refused(self._folder.name, f"cannot account for releases: {first_line(error)}"))
+            self.fail(refused_for(self._folder.name, _UNACCOUNTED, error))
 
     def failed(self, actor: str, error: BaseException) -> None:
         """Stop the run because of something of an actor, or of code that is nobody's here."""

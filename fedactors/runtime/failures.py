@@ -335,12 +335,26 @@ def code_of(actor: str, known: Container[str]) -> Iterator[None]:
         raise raised_by(actor, error, known) from error
 
 
+def refused_for(site: str, does: str, error: BaseException) -> Refused:
+    """Return that `site` refuses because of an error of others' code or of the system: its words are for its own log.
+
+    Args:
+        site: that refuses, and is named.
+        does: what it does, in words that others may read.
+        error: why.
+    """
+    made = Refused(site, f"{does}: {first_line(error)}")
+    return made.telling(f"{does}: {kind_of(error)}; the log of the site {site} says more")
+
+
 def error_for_sites(site: str, error: BaseException) -> FedactorsError:
     """Return what other sites are told of an error of `site`."""
     known = as_party_error(site, error)
     origin = getattr(known, _ORIGIN, None)
     if origin is None and isinstance(known, _FRAMEWORK_ERRORS):
-        return known
+        if (said := known.for_others) is None:
+            return known
+        return type(known)(known.party, said) if isinstance(known, PartyError) else type(known)(said)
     kind = next((kind for kind in (PartyLost, CallTimeout) if isinstance(known, kind)), PartyFailed)
     return kind(origin or site, f"{kind_of(known)}; the log of the site {site} says more")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -14,7 +15,7 @@ from fedactors.errors import BadInput
 from fedactors.learning.optimizers import OptimizerSpec, StepSettings
 from fedactors.privacy.accounting import ClientPrivacy, RecordPrivacy
 from fedactors.secure_sums.primitives import FEWEST
-from fedactors.validation import read_text, shown
+from fedactors.validation import read_tree, shown
 
 Algorithm = Literal[
     "nebulafl", "fedavg", "fedavg-hierarchical", "fedhisyn", "fedhkt", "fedsa", "pisces", "gitfl", "fedasync", "fedbuff"
@@ -49,6 +50,15 @@ def path_of(kind: str, given: str) -> Path:
     if not Path(given).exists():
         raise BadInput(f"{kind}: {shown(given)} is neither an example ({', '.join(EXAMPLES)}) nor a file")
     return Path(given)
+
+
+def content_of(kind: str, given: str) -> str:
+    """Return the content of the file that a setting names, as a line of JSON, which is read in no time.
+
+    Raises:
+        BadInput: there is none, or it cannot be read.
+    """
+    return f"{json.dumps(read_tree(path_of(kind, given), kind), default=str)}\n"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -224,7 +234,7 @@ class NebulaFLConfig(StepSettings):
     """Seconds before a lost center restarts."""
     outages: str = ""
     """For experiments: containers that are unavailable for a while, such as ``oregon/3@500-900 tokyo/0@100-200``."""
-    attestation: NamedCode = ""
+    attestation: NamedCode = Field(default="", pattern="^$|:")
     """Attestation hook ``package.module:function``, called as ``attest(container, nonce) -> bool``; containers that
     fail are skipped."""
     container_processes: bool = False
@@ -450,7 +460,7 @@ class NebulaFLConfig(StepSettings):
         Raises:
             BadInput: a file cannot be read.
         """
-        texts = {name: f"{read_text(path_of(name, given), name)}\n" for name, given in named_files(self).items()}
+        texts = {name: content_of(name, given) for name, given in named_files(self).items()}
         return dataclasses.replace(self, **texts)  # type: ignore[arg-type]
 
     @property

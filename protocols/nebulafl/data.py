@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,8 +29,8 @@ from fedactors.learning.models import MODEL_NAMES, ModelSpec, build_skeleton, co
 from fedactors.learning.network import num_values, train_mode
 from fedactors.learning.user_models import check_loss, check_metric, check_model
 from fedactors.network.links import HostCapacity
-from fedactors.validation import check_keys, first_line, number_of, party_name, read_tree, shown
-from protocols.nebulafl.config import EXAMPLES, NebulaFLConfig, path_of
+from fedactors.validation import check_keys, first_line, number_of, party_name, shown
+from protocols.nebulafl.config import EXAMPLES, NebulaFLConfig
 from protocols.nebulafl.hardware import Catalogue, HardwareType, InterCenterLink, InterCenterNetwork
 
 _TRIED = 2
@@ -40,8 +41,6 @@ _TRIED = 2
 
 def load_data(config: NebulaFLConfig, name: str | HorizontalData, seed: int) -> HorizontalData:
     """Return who holds which rows, after checking catalogue, network and outages; no row is read."""
-    if isinstance(name, HorizontalData):
-        _refuse_paths(config)
     catalogue = read_catalogue(config.catalogue)
     centers = catalogue.first_centers(config.num_centers)
     read_network(config.network).require(centers)
@@ -101,14 +100,6 @@ def _data_set(config: NebulaFLConfig, name: str, seed: int) -> HorizontalData:
         seed=seed,
         public_field="num_proxy",
     )
-
-
-def _refuse_paths(config: NebulaFLConfig) -> None:
-    """Refuse what a foreign site would open: over a federation the content of catalogue and network travels."""
-    for field in ("catalogue", "network"):
-        value = getattr(config, field)
-        if value not in EXAMPLES and "\n" not in value:
-            raise BadInput(f"{field}: {shown(value)} is not allowed over a federation: an example, or a file's content")
 
 
 def _at_sites(config: NebulaFLConfig, data: HorizontalData, centers: tuple[str, ...]) -> HorizontalData:
@@ -175,8 +166,8 @@ def _check_outages(config: NebulaFLConfig, sizes: Mapping[str, int]) -> None:
 
 
 @functools.lru_cache(maxsize=8)
-def _catalogue_for(name_or_path: str, num_centers: int, spec: ModelSpec) -> tuple[Catalogue, str]:
-    catalogue = read_catalogue(name_or_path)
+def _catalogue_for(given: str, num_centers: int, spec: ModelSpec) -> tuple[Catalogue, str]:
+    catalogue = read_catalogue(given)
     types = {one.name: one for center in catalogue.first_centers(num_centers) for one in catalogue.types_of(center)}
     if all(spec.name in one.throughput for one in types.values()):
         return catalogue, ""
@@ -223,14 +214,18 @@ def num_operations(spec: ModelSpec) -> float:
     return counter.get_total_flops() / _TRIED + 2.0 * num_values(module)
 
 
-def read_catalogue(name_or_path: str) -> Catalogue:
-    """Return the catalogue of an example (``market``, ``scarce``), a TOML file or its content; or raise `BadInput`."""
-    return _make_catalogue(_tree(name_or_path, "catalogue"), _source("catalogue", name_or_path))
+def read_catalogue(given: str) -> Catalogue:
+    """Return the catalogue of an example (``market``, ``scarce``), or of a content (`config.content_of`).
+
+    Raises:
+        BadInput: it is neither; no file is opened.
+    """
+    return _make_catalogue(_tree(given, "catalogue"), _source("catalogue", given))
 
 
-def read_network(name_or_path: str) -> InterCenterNetwork:
-    """Return the network of an example (``market``, ``scarce``), a TOML file or its content; or raise `BadInput`."""
-    return _make_network(_tree(name_or_path, "network"), _source("network", name_or_path))
+def read_network(given: str) -> InterCenterNetwork:
+    """Return the network of an example (``market``, ``scarce``), or of a content; see `read_catalogue`."""
+    return _make_network(_tree(given, "network"), _source("network", given))
 
 
 def _source(kind: str, given: str) -> str:
@@ -325,16 +320,17 @@ def _capacities(tree: Mapping[str, Any], nodes: set[str], source: str) -> dict[s
     return made
 
 
-def _tree(name_or_path: str, kind: str) -> Mapping[str, Any]:
-    if name_or_path in EXAMPLES:
-        text = files("protocols.nebulafl").joinpath("examples", name_or_path, f"{kind}.toml").read_text("utf-8")
+def _tree(given: str, kind: str) -> Mapping[str, Any]:
+    if given in EXAMPLES:
+        text = files("protocols.nebulafl").joinpath("examples", given, f"{kind}.toml").read_text("utf-8")
         return tomllib.loads(text)
-    if "\n" in name_or_path:
-        try:
-            return tomllib.loads(name_or_path)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise BadInput(f"{kind}: not valid TOML: {first_line(error)}") from None
-    tree: Mapping[str, Any] = read_tree(path_of(kind, name_or_path), kind)
+    if "\n" not in given:
+        raise BadInput(f"{kind}: {shown(given)} is no example ({', '.join(EXAMPLES)}), and no file is opened here")
+    try:  # of others' TOML a few thousand bytes can take minutes
+        found = json.loads(given)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{kind}: not valid JSON: {first_line(error)}") from None
+    tree: Mapping[str, Any] = found
     return tree
 
 

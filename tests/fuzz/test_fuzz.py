@@ -34,6 +34,7 @@ from fedactors.runs.storage import LineFile
 from fedactors.runtime import snapshots
 from fedactors.runtime.ray.transport import _HEAD, HELLO, REQUEST, Caller, Incoming
 from protocols.glasu.data import read_user_graph
+from protocols.nebulafl.config import content_of
 from protocols.nebulafl.data import read_catalogue, read_network
 from tests.bad_inputs import world
 from tests.report.test_page import PRIVACY_LINE
@@ -333,8 +334,8 @@ DESCRIPTIONS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "horizontal": (world.HORIZONTAL, load_description),
     "relational": (world.RELATIONAL, load_description),
     "graph": (world.GRAPH, read_user_graph),
-    "catalogue": (world.CATALOGUE, lambda path: read_catalogue(str(path))),
-    "network": (world.NETWORK, lambda path: read_network(str(path))),
+    "catalogue": (world.CATALOGUE, lambda path: read_catalogue(content_of("catalogue", str(path)))),
+    "network": (world.NETWORK, lambda path: read_network(content_of("network", str(path)))),
 }
 
 

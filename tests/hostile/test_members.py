@@ -85,7 +85,7 @@ def test_who_may_not_coordinate_takes_no_drivers_place(world: World) -> None:
     file.write_text(f'{file.read_text()}\n[policy]\ncoordinators = ["bank"]\n')
 
     async def work() -> None:
-        with pytest.raises(Refused, match=r"policy.coordinators: clinic is not allowed: bank"):
+        with pytest.raises(Refused, match=r"policy.coordinators: clinic is not allowed$"):
             async with connected(world, CLINIC, "driver"):
                 pass
         async with connected(world, BANK, "driver"):

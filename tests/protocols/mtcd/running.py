@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from fedactors.config import build, parse_words
+from fedactors.config import build, parse_words, with_contents
 from fedactors.runtime.interface import Snapshot
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.mtcd.config import MtcdConfig
@@ -64,7 +64,7 @@ class Watched(SimulatedRuntime):
 
 
 def config_of(words):
-    return build(MtcdConfig, parse_words(f"{words}".split()))
+    return with_contents(build(MtcdConfig, parse_words(f"{words}".split())))
 
 
 def merged(words, data="synthetic"):

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 
+from fedactors.config import with_contents
 from fedactors.errors import Stopped
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.interface import Snapshot
@@ -42,7 +43,7 @@ def play(config, *, seed=0, resume=None, recorder=None, name="digits", **options
 
 
 def changed(config=SMALL, **values):
-    return dataclasses.replace(config, **values)
+    return with_contents(dataclasses.replace(config, **values))
 
 
 def rounds(recorder):

@@ -2,6 +2,7 @@ import pytest
 
 from fedactors.errors import BadInput
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
+from protocols.nebulafl.config import content_of
 from protocols.nebulafl.data import load_data, read_catalogue, read_network
 from protocols.nebulafl.run import run
 from tests.protocols.nebulafl.runs import SMALL, changed, user_files
@@ -32,13 +33,13 @@ egress_per_gb = 0.05
 def catalogue(tmp_path, text):
     path = tmp_path / "catalogue.toml"
     path.write_text(text)
-    return read_catalogue(str(path))
+    return read_catalogue(content_of("catalogue", str(path)))
 
 
 def network(tmp_path, text):
     path = tmp_path / "network.toml"
     path.write_text(text)
-    return read_network(str(path))
+    return read_network(content_of("network", str(path)))
 
 
 def test_a_catalogue(tmp_path):
@@ -133,7 +134,7 @@ def test_a_file_that_is_not_there():
     with pytest.raises(
         BadInput, match=r"catalogue: 'nowhere\.toml' is neither an example \(market, scarce, cloud\) nor a file"
     ):
-        read_catalogue("nowhere.toml")
+        content_of("catalogue", "nowhere.toml")
 
 
 # --- rows ---
