@@ -1,5 +1,6 @@
 import json
 import re
+import tomllib
 from dataclasses import replace
 from importlib import resources
 
@@ -59,7 +60,7 @@ def test_a_unit_that_starts_up_is_paid_and_takes_longer(tmp_path):
     assert min(taken) > 60.0
     assert result.metrics["trainings"] < quick.metrics["trainings"]
     with pytest.raises(BadInput, match="startup"):
-        read_catalogue(slow.replace("startup = 60.0", "startup = -1"))
+        read_catalogue(json.dumps(tomllib.loads(slow.replace("startup = 60.0", "startup = -1"))) + "\n")
 
 
 # --- units ---

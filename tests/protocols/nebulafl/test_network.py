@@ -1,3 +1,6 @@
+import json
+import tomllib
+
 import pytest
 
 from fedactors.errors import BadInput
@@ -86,7 +89,12 @@ def test_whoever_measures_takes_no_part_of_a_places_capacity(tmp_path):
     assert [point["time"] for point in done.extra["curve"]] == pytest.approx([100.0 * n for n in range(1, 10)])
 
 
-def test_up_and_down_differ(tmp_path):
+def json_of(toml):
+    """Return a file's content as it travels (`content_of`)."""
+    return json.dumps(tomllib.loads(toml)) + "\n"
+
+
+def test_up_and_down_differ():
     """A line of one way, beside another back: times, prices and ways are each direction's own."""
     text = """
     [[links]]
@@ -105,7 +113,7 @@ def test_up_and_down_differ(tmp_path):
     latency_ms = 500
     bandwidth_mbit = 8
     """
-    network = read_network(text)
+    network = read_network(json_of(text))
     assert network.link("a", "b", 10**6).seconds(10**6) == pytest.approx(1 + 1)
     assert network.link("b", "a", 10**6).seconds(10**6) == pytest.approx(3 + 0.1)
     assert network.link("a", "b", 10**6).price(10**9) == pytest.approx(2.0)
@@ -123,4 +131,4 @@ def test_a_way_without_a_way_back_is_bad_input():
         InterCenterNetwork([one_way]).require(["a", "b"])
     for text in ('from = "a"', 'from = "a"\nto = "a"', 'between = ["a", "b"]\nto = "b"'):
         with pytest.raises(BadInput, match=r"link 1"):
-            read_network(f"[[links]]\n{text}\nlatency_ms = 1\nbandwidth_mbit = 1\n")
+            read_network(json_of(f"[[links]]\n{text}\nlatency_ms = 1\nbandwidth_mbit = 1\n"))
