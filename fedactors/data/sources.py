@@ -341,10 +341,10 @@ class FileSource:
             if column not in names and not ("*" in column and set(names) & set(self._rules_like(column, names))):
                 if kind == "columns" and column == self.label:
                     continue
-                places = [name for name in names if list_of(name) == column]
-                of_lists = places and (
-                    f": its lists have {len(places)} places, and each is a feature, such as {places[0]}; under columns "
-                    f'"{column}.*" is a rule of all of them'
+                columns = [name for name in names if list_of(name) == column]
+                of_lists = columns and (
+                    f": its lists have {len(columns)} places, and each is a feature, such as {columns[0]}; "
+                    f'under columns "{column}.*" is a rule of all of them'
                 )
                 raise BadInput(f"{self.party}: {kind}: {column!r} is not among the features{of_lists or ''}")
 

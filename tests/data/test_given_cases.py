@@ -117,8 +117,8 @@ def is_as_given(block: Any, rows: list[dict[str, Any]], id_columns: list[str]) -
         if column.endswith(" is missing"):
             column, category = column.removesuffix(" is missing"), "<missing>"
         if column not in rows[0]:  # a place of lists
-            column, _, place = name.rpartition(".")
-            right[name] = [row[column][int(place)] for row in rows]
+            column, _, position = name.rpartition(".")
+            right[name] = [row[column][int(position)] for row in rows]
         elif category == "<missing>":
             right[name] = [float(row[column] in MISSING) for row in rows]
         elif category:
