@@ -46,6 +46,7 @@ from fedactors.data.values import (
     blocks_of,
     encode_dates,
     formats_of,
+    half_read,
     how_dates_are_read,
     how_it_is_read,
     moment_texts,
@@ -149,6 +150,8 @@ class ColumnRule:
         if not self.parts:
             raise ValueError("parts: [] is not allowed: name at least one of days, month, weekday, hour")
         for one in formats_of(self.format):
+            if why := half_read(one):
+                raise ValueError(f"format: {one!r} is not allowed: {why}")
             if lost := parts_without(one, self.parts):
                 what = "month" if lost == ["month"] else "year"
                 kept = [

@@ -666,9 +666,12 @@ def _plain_column(column: Any) -> Any:
 
 def _column(value: Any) -> Any:
     if isinstance(value, np.ma.MaskedArray):
-        return pa.array(value.data, mask=np.ma.getmaskarray(value))
+        made = pa.array(_column(value.data))
+        return pc.if_else(pa.array(np.ma.getmaskarray(value)), pa.scalar(None, made.type), made)
     if isinstance(value, np.ndarray) and value.dtype == object:
         return pa.array(value, from_pandas=True)  # NaN among texts is no value
+    if isinstance(value, list) and value and all(one is None or isinstance(one, np.datetime64) for one in value):
+        return _array([np.datetime64("NaT") if one is None else one for one in value])  # of any unit
     return value if isinstance(value, list) else _array(value)
 
 
@@ -690,6 +693,8 @@ def _array(value: Any) -> Any:
         return _in_arrows_unit(made)
     if made.dtype.kind == "U" and made.ndim == 1:
         return texts_of_numpy(made)
+    if made.dtype.kind == "S" and made.ndim == 1:  # which Arrow ends at the first zero
+        return pa.array(made.tolist(), pa.binary())
     return made.astype(made.dtype.newbyteorder("="), copy=False)
 
 

@@ -253,6 +253,18 @@ def parts_without(pattern: str, parts: Sequence[DatePart]) -> list[DatePart]:
     return [part for part in parts if not given & set(_PARTS_OF_DATES.get(part, given))]
 
 
+def half_read(pattern: str) -> str:
+    """Return which directive of a format Python's ``strptime`` reads and ignores; empty: none."""
+    given = {sign[-1] for sign in re.findall(r"%-?[A-Za-z%]", pattern)}
+    if "p" in given and "I" not in given:
+        return "%p counts beside %I only; give %I for the hour"
+    if "I" in given and "p" not in given:
+        return "%I leaves open which half of the day it is; give %H, or %p beside it"
+    if given & set("UW") and not given & set("aAwu"):
+        return "a week counts beside a day of the week (%w, %a) only; write dates with their day"
+    return ""
+
+
 def _reads(text: str, pattern: str) -> bool:
     try:
         parse_date(text, pattern)

@@ -332,6 +332,11 @@ class NebulaFLConfig(StepSettings):
                 self.on_party_loss == "restart",
                 "a center that is brought back would give a round that was summed without it; use stop or continue",
             ),
+            (
+                "max_epsilon",
+                self.max_epsilon is not None,
+                "centers with few rows would spend it first and add nothing, and a sum would be of the last one alone",
+            ),
         ):
             if is_wrong:
                 raise ValueError(f"{name}: {getattr(self, name)} is not allowed with secure_aggregation: {reason}")

@@ -35,6 +35,8 @@ from protocols.nebulafl.hardware import Catalogue, HardwareType, InterCenterLink
 
 _TRIED = 2
 """Samples of a step that is tried."""
+_MOST_UNITS = 10_000
+"""Of a type in a center: each is kept in memory, and a proposal's catalogue is of another's making."""
 
 # --- rows ---
 
@@ -263,9 +265,10 @@ def _make_catalogue(tree: Mapping[str, Any], source: str) -> Catalogue:
         for name, count in entry.items():
             if name not in types:
                 raise BadInput(f"{location}.{name}: unknown resource type (known: {', '.join(types)})")
-            if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= _MOST_UNITS:
                 raise BadInput(
-                    f"{location}.{name}: {shown(count)} is not allowed: give a whole number of units, from 0"
+                    f"{location}.{name}: {shown(count)} is not allowed: give a whole number of units, from 0 to "
+                    f"{_MOST_UNITS:,}"
                 )
         if not any(entry.values()):
             raise BadInput(f"{location}: no resource type; give at least one unit of {', '.join(types)}")

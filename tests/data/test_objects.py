@@ -228,7 +228,7 @@ def test_an_object_that_is_no_table_is_refused_with_its_party(value, words):
 
 def test_one_object_is_not_two_parties():
     same = shop()
-    with pytest.raises(BadInput, match=r"^shop: its object is bank's already: each party has data of its own$"):
+    with pytest.raises(BadInput, match=r"^shop: its object is bank's already: each party has data of its own; .*copy.copy\(rows\)$"):
         fedactors.vertical({"bank": same, "shop": same}, label=("bank", "orders"))
 
 
@@ -569,6 +569,16 @@ def test_objects_in_a_running_loop():
         return fedactors.simulate("pubsub-vfl", two(), **SMALL)
 
     assert asyncio.run(notebook()).metrics == fedactors.simulate("pubsub-vfl", two(), **SMALL).metrics
+
+
+def test_columns_with_masks_and_lists_are_read_as_arrays_are():
+    moments = np.array(["2024-01-01T00:00:00", "2024-01-01T12:00:10"], "M8[10s]")
+    as_read = table_of({"x": moments}, "bank").column("x").to_pylist()
+    for given in (np.ma.array(moments, mask=[0, 0]), list(moments)):
+        assert table_of({"x": given}, "bank").column("x").to_pylist() == as_read
+    masked = np.ma.array(["a\0b", "a", "c"], mask=[0, 0, 1])
+    assert table_of({"x": masked}, "bank").column("x").to_pylist() == ["a\0b", "a", None]
+    assert table_of({"x": np.array([b"a\0b", b"a"])}, "bank").column("x").to_pylist() == [b"a\0b", b"a"]
 
 
 def test_texts_of_numpy_are_whole_and_columns_stay_apart(tmp_path):

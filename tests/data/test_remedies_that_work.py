@@ -111,6 +111,23 @@ def test_the_format_of_what_programs_export_is_named_and_reads_it(tmp_path: Path
     assert np.diff(found.features[:, 0]).tolist() == pytest.approx([1.0])
 
 
+@pytest.mark.parametrize(
+    ("text", "form", "why", "better"),
+    [
+        ("2024-01-05 05:00 PM", "%Y-%m-%d %H:%M %p", "%p counts beside %I only", "%Y-%m-%d %I:%M %p"),
+        ("2024-01-05 05:00", "%Y-%m-%d %I:%M", "which half of the day", "%Y-%m-%d %H:%M"),
+        ("2024 05", "%Y %U", "a week counts beside a day of the week", ""),
+    ],
+)
+def test_a_format_that_is_read_by_half_is_refused(tmp_path: Path, text: str, form: str, why: str, better: str) -> None:
+    rule = 'columns = {{ x = {{ type = "datetime", format = "{}" }} }}'
+    texts = [text, text.replace("05", "06", 1)]
+    with pytest.raises(BadInput, match=why):
+        csv(tmp_path, texts, rule.format(form))
+    if better:
+        assert len(csv(tmp_path, texts, rule.format(better)).features) == 2
+
+
 @pytest.mark.parametrize("rule", ["", 'columns = { x = { type = "datetime" } }'])
 def test_a_day_that_two_formats_read_is_told_with_both(tmp_path: Path, rule: str) -> None:
     with pytest.raises(BadInput, match=r'"%d/%m/%Y".* or format = "%m/%d/%Y"'):

@@ -64,6 +64,7 @@ def test_a_container_that_would_be_left_empty(capsys):
     [
         ("price = 0.5", "price = -0.5", "types.a.price: -0.5 is not allowed: give a number 0 or more"),
         ("a = 2", "a = 0", "centers.x: no resource type"),
+        ("a = 2", "a = 10001", "centers.x.a: 10001 is not allowed: give a whole number of units, from 0 to 10,000"),
         ("a = 2", "h900 = 2", "centers.x.h900: unknown resource type (known: a, b)"),
         ("cnn8 = 10", "linear = 10", "type 'a' has no throughput for model 'cnn8'"),
         ("cnn8 = 10", "cnn8 = 0", "types.a.throughput.cnn8: 0 is not allowed: give a number above 0"),

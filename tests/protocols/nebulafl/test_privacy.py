@@ -169,6 +169,8 @@ def test_masked_sums_are_of_noised_models():
     config = changed(**FEW, **CLIENTS, algorithm="fedhisyn", secure_aggregation=True, on_party_loss="stop")
     _, _, runtime = play(config)
     assert line_of(runtime).covered
+    with pytest.raises(ValueError, match=r"max_epsilon: 8\.0 is not allowed with secure_aggregation"):
+        changed(config, max_epsilon=8.0)
 
 
 def test_what_travels_is_said():
