@@ -151,7 +151,7 @@ def write_readme(lines: Sequence[str]) -> None:
 
 
 def verdict(where: str, runs: dict[str, LoadedRun]) -> str:
-    """Return in words what runs show, whoever is ahead."""
+    """Return in words what runs show."""
     when = {name: seconds for name, run in runs.items() if (seconds := seconds_to(run, TARGET)) is not None}
     if len(when) < 2:
         return f"{where}: fewer than two methods came to an AUC of {TARGET:.2f}"

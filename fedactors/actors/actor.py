@@ -144,7 +144,7 @@ class Actor:
 
     @property
     def caller(self) -> str:
-        """The name of whoever called the endpoint that runs, proved by the connection and never read from a message.
+        """The name of the caller of the endpoint that runs, proved by the connection and never read from a message.
 
         Raises:
             LookupError: no endpoint runs: it is a loop of this actor's own.
@@ -229,7 +229,7 @@ class Actor:
     def release(
         self, what: str, key: object = "", *, at_most: int = 1, round: int = 0, last_round: int | None = None
     ) -> None:
-        """Count something that depends on private rows before it is drawn and leaves, whoever ordered it, and how.
+        """Count what depends on private rows before it is drawn and leaves, however it was ordered.
 
         Args:
             what: is released, in a word or two.

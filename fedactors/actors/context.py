@@ -123,7 +123,7 @@ class Handle:
 
 
 class Caller(ABC):
-    """Whoever can call an actor: another actor, or the driver."""
+    """A caller of an actor: another actor, or the driver."""
 
     name: str
     clock: Clock

@@ -80,7 +80,7 @@ class Bound:
         return found
 
     def in_words(self, config: Any, actor: Any = None) -> str:
-        """Return the bound for whoever approves it, or is refused by it."""
+        """Return the bound in words, for an approval or a refusal."""
         limit, named = self.limit(config, actor), isinstance(self.most, str)
         if limit is None:
             says = f"as often as {spoken(str(self.most)) if named else 'its configuration'} says"

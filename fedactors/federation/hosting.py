@@ -104,7 +104,7 @@ class Gate:
         return name in self.book and self.book[name].site == site
 
     def check_owner(self, peer: str, name: Any) -> None:
-        """Check that whoever the site `peer` speaks for is hosted there.
+        """Check that the actor that the site `peer` speaks for is hosted there.
 
         Raises:
             Refused: its certificate does not own that name.

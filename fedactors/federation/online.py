@@ -617,7 +617,7 @@ class PredictionServer(BoundedServer):
         self._counts = dict.fromkeys(("requests", "ids", "predicted", "refused"), 0)
         self._milliseconds: deque[float] = deque(maxlen=10_000)
         self._lines = LineLimit()
-        """Of requests that are not answered: whoever reaches the port sends as many as they like."""
+        """Of requests that are not answered: anyone who reaches the port sends as many as they like."""
 
     def failed(self, error: Exception) -> None:
         """Say that a request failed here."""

@@ -641,7 +641,7 @@ class Connection:
     errors: Callable[[BaseException], Parts]
     is_of: Callable[[str], bool] = lambda name: False
     name: str = ""
-    """What whoever serves it knows it by."""
+    """What its server knows it by."""
     traffic: Traffic = field(default_factory=Traffic)
     clock_seconds: float = 0.0
     """How far the other site's clock is ahead of this one's."""
@@ -1044,9 +1044,9 @@ class Hello:
     run: str
     assignment: str
     clock: float | None = None
-    """Seconds since 1970, by whoever says it; None: when it is said."""
+    """Seconds since 1970, by the speaker's clock; None: when it is said."""
     session: str = ""
-    """Of the link, drawn by whoever dials first."""
+    """Of the link, drawn by the side that dials first."""
     taken: int = NEW
     """Bytes of the link that the caller has taken; NEW: it begins."""
     known: int = 0

@@ -108,7 +108,7 @@ _MOST_LINKS = 8 + _MOST_CHECKS
 
 
 class SiteProcess:
-    """A site's process; `tell` says a line to whoever watches the site, see `operations.Operations`."""
+    """A site's process; `tell` says a line to the person who watches the site, see `operations.Operations`."""
 
     def __init__(
         self,
@@ -267,7 +267,7 @@ class SiteProcess:
                 self._refused_again(name, f"has a federation.toml that is not taken: {why}")
 
     def _show(self) -> None:
-        """Say what the site does, for whoever asks."""
+        """Say what the site does."""
         self._operations.run = self.run
         if (asked := self._proposed) is None or self._asked is None:
             self._operations.does("idle" if self._asked is None else "awaiting_approval")

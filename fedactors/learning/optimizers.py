@@ -301,7 +301,7 @@ class Network:
         """The network at the present parameters."""
         self.version = 0
         self.rate = 1.0
-        """Factor of the step size, by a schedule; whoever keeps one sets it."""
+        """Factor of the step size, set by the caller's schedule."""
         self.decay = 0.0
         """Share that a step of size 1 takes away from the weights of an MLP beside a linear skip."""
         self._moments = OptimizerState()

@@ -77,7 +77,7 @@ class Network:
     capacity: Mapping[str, HostCapacity] = field(default_factory=dict)
     hosts: Mapping[str, str] = field(default_factory=dict)
     unshared: frozenset[str] = frozenset()
-    """Kinds of traffic that take no part of any host's capacity, such as that of whoever only watches."""
+    """Kinds of traffic that take no part of any host's capacity, such as that of an observer."""
 
     def host(self, actor: str) -> str:
         """Return the host of an actor: what `hosts` says of it or of its party, else its party."""

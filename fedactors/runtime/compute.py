@@ -334,7 +334,7 @@ class HostedContext(Context):
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """Stop the run: whoever watches this actor is told the first failure."""
+        """Stop the run: the watcher of this actor is told the first failure."""
         if not self.failure.done():
             self.failure.set_result(error)
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _FRAME = re.compile(r'^ *(?:\| *)*(  File "[^"\n]+", line \d+, in \S+)$', re.MULTILINE)
 _CALLER = "_fedactors_caller"
-"""Attribute of an error that came as a reply: the `UnawaitedCall` that was told, and the name of whoever called."""
+"""Attribute of an error that came as a reply: the `UnawaitedCall` that was told, and the name of the caller."""
 
 
 LAST_SECONDS = 60.0
@@ -272,7 +272,7 @@ def as_party_error(name: str, error: BaseException) -> FedactorsError:
 
 
 def error_fields(name: str, error: BaseException) -> tuple[str, str, str, str]:
-    """Return what whoever called an actor is told of an error: class name, party, message, original traceback."""
+    """Return what the caller of an actor is told of an error: class name, party, message, original traceback."""
     known = as_party_error(name, error)
     party = known.party if isinstance(known, PartyError) else name
     text = known.message if isinstance(known, PartyError) else str(known)

@@ -561,7 +561,7 @@ class WholeModel:
 
 
 class ModelServer(Server):
-    """Whoever has the trained model, or a copy of it.
+    """The party that has the trained model, or a copy of it.
 
     Args:
         config: of the run that trained.

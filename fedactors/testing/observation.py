@@ -320,7 +320,7 @@ class ObservedRuntime(SimulatedRuntime):
 
     @contextlib.contextmanager
     def measured_step(self, served: str) -> Iterator[None]:
-        """Note the processor time of one step of whoever is running."""
+        """Note the processor time of one step of the running task."""
         actor, outermost = current_actor.get(), self._excused
         start = time.thread_time()
         try:

@@ -344,7 +344,7 @@ class GraphClient(ProtectedClient):
         return self._protected(segment, hops, on_host(part.values), heard, first=self.moments.step == 0)
 
     def _release(self, what: str, segment: int) -> None:
-        """Count what leaves of a segment in this round, in its training and to measure it each, whoever orders it."""
+        """Count what leaves of a segment in this round, in its training and to measure it each, by any order."""
         config, stamp = self._config, self._round.stamp
         named = f"of segment {segment}{' to be measured' if stamp.scoring else ''}"
         times = 1 if config.on_party_loss == "stop" else config.num_clients  # without whom was lost, again

@@ -2,7 +2,7 @@
 
 Paper: Valdeira, Xavier, Soares, Chi, "A Multi-Token Coordinate Descent Method for Semi-Decentralized Vertical
 Federated Learning". Each client holds other features of the same samples; all know the labels (relaxed protocol).
-A token carries Z, the sum of all clients' representations, so whoever holds it can improve its own block alone.
+A token carries Z, the sum of all clients' representations, so its holder can improve its own block alone.
 
 Cast: the server gathers representations, builds Z, starts tokens, trains theta_0 (token 0) and syncs. A client holds
 X_k and theta_k, works on visiting tokens and passes them on along the edges of a graph.

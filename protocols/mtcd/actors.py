@@ -307,7 +307,7 @@ class TokenHolder(LinkedParty):
             self.background(self._deliver(moved, self._names[target]))
 
     def _release_change(self, token: messages.Token, hop: int) -> None:
-        """Count that what a visit changes in Z leaves: that of each hop of each token once, whoever sends it."""
+        """Count that what a visit changes in Z leaves: that of each hop of each token once, from any sender."""
         config = self._config
         # the one token of a walk without a server has no rounds, but stretches
         round_ = token.round_ if config.algorithm == "mtcd" else hop // (config.num_hops + 1)

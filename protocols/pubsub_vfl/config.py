@@ -178,7 +178,7 @@ class PubSubVflConfig(StepSettings):
     """Batches that a worker holds beyond the one it computes on; more of them hide a longer latency. An active worker
     to whom payloads are sent holds one, and leaves the others to its siblings."""
     transfer: Literal["pull", "push"] = "push"
-    """How embeddings and gradients travel: ``pull`` from their owner by whoever is told of them, so that they never
+    """How embeddings and gradients travel: ``pull`` from their owner by a party that is told, so that they never
     pass through the broker, or ``push`` with the reports and orders that tell of them: half as many messages in a row,
     through the broker, which should then run at the active party. Between sites the default is ``pull``."""
     quantization_bits: Literal[0, 8, 16] = 0

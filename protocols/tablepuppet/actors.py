@@ -87,7 +87,7 @@ class TableClient(JoinMember, MaskedTable):
         self._partners = partners
         self._loss = data.loss_of(config, query.task)
         self.meaning: dict[str, Any] = {}
-        """What the query means for the own table, for whoever predicts later."""
+        """What the query means for the own table, for later predictions."""
         self.fingerprint = b""
         self.row_order: tuple[int, ...] = ()
         self.agreement: messages.Agreement | None = None

@@ -414,7 +414,7 @@ def test_a_site_that_is_refused_again_and_again_fills_no_log(world: World) -> No
         connection = await one()
         asked = [connection.request(encode_parts(number), "nonsense") for number in range(1000)]
         found = await asyncio.gather(*asked, return_exceptions=True)
-        assert sum(isinstance(one, Refused) for one in found) == 1000
+        assert sum(isinstance(one, Refused) for one in found) == 256  # then the link ends
 
     knocking(world, Hello("credit", "driver", "b" * 16, ""), flood)
     assert 0 < len(world.audit(SHOP)) - before <= LINES_PER_MINUTE + 3

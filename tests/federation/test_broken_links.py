@@ -382,6 +382,6 @@ def test_a_link_that_is_lost_says_why_it_could_not_be_dialled_anew(pair: World) 
         ways[0].cut()
         with pytest.raises(PartyLost, match="its site was lost during a call: the connection was closed, and it did"):
             await link.request(encode_parts((1, 1, b"")), "a call")
-        assert "did not come back within 1 s (shop: " in lost[0]
+        assert "did not come back within 1 s (its site does not answer at " in lost[0]
 
     called(pair, work, way, limits)

@@ -9,6 +9,7 @@ import networkx as nx
 import pytest
 
 from fedactors.cli.main import main
+from fedactors.config import with_contents
 from fedactors.errors import BadInput
 from fedactors.plugins import Planning
 from fedactors.sweeps import run_once
@@ -59,7 +60,7 @@ def test_candidates_are_those_that_the_graph_and_the_links_allow(tmp_path) -> No
     assert methods(SMALL) == {"svfl", "mtcd", "stcd"}
     assert methods(with_ratio(1.0, topology="empty")) == {"svfl"}
     nx.write_edgelist(nx.Graph([(0, 1), (1, 2), (3, 4), (4, 5)]), tmp_path / "two.edges", data=False)
-    assert methods(with_ratio(1.0, topology=str(tmp_path / "two.edges"))) == {"svfl", "mtcd"}
+    assert methods(with_contents(with_ratio(1.0, topology=str(tmp_path / "two.edges")))) == {"svfl", "mtcd"}
     star = list(candidates(with_ratio(1.0, topology="star")))
     assert not any(c.walk == "sweep" and c.num_tokens == 1 for c in star)  # no route visits each client of a star once
 
