@@ -2,7 +2,8 @@
 
 They are run in this process, page by page and in their order, in an empty folder: `fedactors run` in its smallest form
 (``--smoke``, or two rounds) and on the virtual clock unless the command says otherwise. RUN stands for a run folder of
-the page that fits, runs/A and runs/B for the first two. What cannot be run here is in `NOT_RUN`, with the reason.
+the page that fits, runs/A and runs/B for the first two, runs/* for all. What cannot be run here is in `NOT_RUN`,
+with the reason.
 """
 
 import json
@@ -167,8 +168,8 @@ def test_commands_of_a_page(page, tmp_path, monkeypatch, capfd, request):
         runs = sorted(tmp_path.glob("runs/*"), key=lambda path: path.stat().st_mtime_ns)
         if "RUN" in command.split():
             chosen = run_for(command, runs, chosen)
-        paths = {"RUN": chosen, "runs/A": next(iter(runs), None), "runs/B": next(iter(runs[1:]), None)}
-        words = [str(paths[word]) if word in paths else word for word in command.split()]
+        paths = {"RUN": [chosen], "runs/A": runs[:1], "runs/B": runs[1:2], "runs/*": runs}
+        words = [str(one) for word in command.split() for one in paths.get(word, [word])]
         code = call(words, tmp_path)
         assert code == 0, f"{command}: ends with {code}: {capfd.readouterr().err[-3000:]}"
     if len(left_out) == len(ALL[page]):

@@ -1,6 +1,8 @@
 """What the README and the home page say: the demo's output, which protocol is for what, one page long."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,19 @@ PROTOCOLS: dict[str, Any] = {
 }
 
 
+WITHOUT_PANDAS = """
+import sys
+
+class Hidden:
+    def find_spec(self, name, *_):
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Hidden())
+"""
+"""The install line of the README does not bring it."""
+
+
 def printed() -> list[str]:
     """Return what the README says that the demo printed."""
     block = README.partition(demo.BEGIN)[2].partition(demo.END)[0]
@@ -36,7 +51,8 @@ def test_the_readme_is_a_page():
 @pytest.mark.slow
 def test_the_python_of_the_readme_prints_what_it_says():
     found = readme.block(README)
-    assert readme.printed(found["code"]) == found["printed"], "python -m docs.readme"
+    words = [sys.executable, "-c", WITHOUT_PANDAS + found["code"]]
+    assert subprocess.run(words, check=True, capture_output=True, text=True).stdout == found["printed"]
 
 
 def test_the_readme_counts_the_claims_of_the_summary():

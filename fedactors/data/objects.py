@@ -389,15 +389,31 @@ def _task(
     ]
     if not labels:
         return {} if task is None else {"type": task}
-    whole = Column(column, pa.chunked_array([one for part in labels for one in part.chunks], type=labels[0].type))
     if task == "regression":
         return {"type": task}
     where = " and ".join(paths)
+    whole = Column(column, _of_one_type(labels, column, where))
     names, _ = named_classes(whole, rule, where)
     kind = task or _kind_of(whole, names, where)
     if kind == "regression" or "classes" in more or (kind == "binary" and not listed):
         return {"type": kind}
     return {"type": kind, "classes": names if listed else len(names)}
+
+
+def _of_one_type(labels: Sequence[pa.ChunkedArray], column: str, where: str) -> pa.ChunkedArray:
+    """Return the labels of all objects: whole numbers of several widths, numbers, and none at all go together.
+
+    Raises:
+        BadInput: texts, numbers or truth values at some of them, and others elsewhere.
+    """
+    try:
+        kind = pa.unify_schemas(
+            [pa.schema([("x", one.type)]) for one in labels], promote_options="permissive"
+        ).field("x").type  # fmt: skip
+        return pa.chunked_array([part for one in labels for part in one.cast(kind).chunks], type=kind)
+    except pa.ArrowException:
+        kinds = ", ".join(sorted({str(one.type) for one in labels}))
+        raise BadInput(f"{where}: label {column!r} holds {kinds}; give it one type, as .astype(str) does") from None
 
 
 def _label_columns(table: pa.Table) -> list[str]:

@@ -4,8 +4,8 @@
                                       ◀─decision── its person: decide; or its policy
 
 A proposal and its answer are files of the site's folder, each written once; what was approved is what runs (`digest`).
-Nobody has approved anything when a proposal is checked: no setting of it opens a file, and who proposes is told what is
-wrong with it by itself. Of what a site's data and policy have against it they are told what says nothing of these.
+A proposal is checked before anybody approves it. No setting of it opens a file. Its coordinator is told what is wrong
+with the proposal by itself, and only that it is not allowed where the site's data or policy forbid it.
 It is one file because all of it is of one proposal.
 """
 
@@ -547,6 +547,8 @@ def why_a_person(config: Any, proposal: Proposal, folder: SiteFolder) -> str:
     is_new = proposal.purpose == "train"  # what goes on from a run has the query that was answered before
     if is_new and proposal.task.sql and proposal.task not in [one.facts for one in folder.policy.queries or ()]:
         return "its query, with this label and type, is not among policy.queries"
+    if unread := unreadable_proposals(folder):
+        return f"the proposal of run {unread[-1]} cannot be read, so that nobody knows what it was about"
     if before := summed_before(config, proposal, folder):
         return f"run {before[-1].run} summed the same data among other organisations, or beside other data of theirs"
     return ""
@@ -815,10 +817,23 @@ def _write_once(path: Path, tree: Any) -> None:
 
 
 def kept_proposals(folder: SiteFolder) -> dict[str, Proposal]:
-    """Return what was ever proposed to this site, by run, oldest first."""
+    """Return what was ever proposed to this site, by run, oldest first; without `unreadable_proposals`."""
+    return {run: one for run, one in _all_kept(folder) if one is not None}
+
+
+def unreadable_proposals(folder: SiteFolder) -> list[str]:
+    """Return the runs of which another version, or another hand, wrote the proposals, so that they cannot be read."""
+    return [run for run, one in _all_kept(folder) if one is None]
+
+
+def _all_kept(folder: SiteFolder) -> Iterator[tuple[str, Proposal | None]]:
     seen = {path: stamp(path) for path in (folder.path / PROPOSALS).glob("????????????????.json")}
     files = sorted(((one, path) for path, one in seen.items() if one is not None), key=lambda pair: pair[0][0])
-    return {path.stem: _kept(path, one) for one, path in files}
+    for one, path in files:
+        try:
+            yield path.stem, _kept(path, one)
+        except (BadInput, ValueError):
+            yield path.stem, None
 
 
 @functools.lru_cache(maxsize=1024)

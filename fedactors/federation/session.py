@@ -188,8 +188,10 @@ def error_in(body: bytes, peer: str, is_of: Callable[[str], bool] = lambda name:
 
 def _for_others(error: Exception) -> str:
     """Return what others may read of why a link does not come back."""
-    told = error.for_others if isinstance(error, FedactorsError) else f"unforeseen error: {kind_of(error)}"
-    return first_line(error) if told is None else told
+    if isinstance(error, FedactorsError) and error.for_others is not None:
+        return error.for_others
+    # those are of what the other side says; others may name a place of this machine
+    return first_line(error) if isinstance(error, Refused | PartyLost | CallTimeout) else kind_of(error)
 
 
 def refusal_in(body: bytes, who: str) -> Refused:

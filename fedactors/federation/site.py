@@ -100,7 +100,7 @@ _HOUR = 3600.0
 _RELAY = "the relay"
 _STOPPED = "stopped the run"
 CHECK_SECONDS = 20.0
-"""Of processor time that a proposal's check may take: whoever proposes has said all that is checked."""
+"""Of processor time that a proposal's check may take: all that is checked is of the coordinator's making."""
 _MOST_CHECKS = 4
 """Connections of one site for a check."""
 _MOST_LINKS = 8 + _MOST_CHECKS
@@ -198,8 +198,8 @@ class SiteProcess:
 
     def _reject_unanswered(self) -> None:
         """Reject what was proposed to the process of before: nobody waits for these answers any more."""
-        with contextlib.suppress(BadInput):  # a proposal that another version has kept
-            for proposal in kept_proposals(self.folder).values():
+        for proposal in kept_proposals(self.folder).values():
+            with contextlib.suppress(BadInput):  # an answer that another version has kept
                 if decision(self.folder, proposal) is None:
                     decide(self.folder, proposal, approved=False, why="the site was started again")
 

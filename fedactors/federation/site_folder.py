@@ -305,7 +305,7 @@ class Policy:
 
 
 def to_tell(said: str) -> BadInput:
-    """Return an error of which whoever proposed a run is told all: it says nothing that only the site knows."""
+    """Return an error that the coordinator is told whole: it says nothing that only the site knows."""
     return BadInput(said).telling(said)
 
 

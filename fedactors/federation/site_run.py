@@ -280,7 +280,7 @@ def built_with(
     """Return positional and named arguments of the actor `name`, from the frame that the driver sends.
 
     A state of an earlier run is asked for by the actor's name and what the site said then that stands for it; the site
-    puts its own instead. Which of the own rows are held out follows from the site's own `seed`: whoever chose it would
+    puts its own instead. Which of the own rows are held out follows from the site's own `seed`: its chooser would
     choose rows, and see in the scores of two runs what one row alone changes.
 
     Raises:
@@ -944,7 +944,7 @@ class SiteRun:
                 raise not_taken(name) from error
             specs.append(ActorSpec(classes[cls], name, args, kwargs, classes[cls].resources))  # type: ignore[attr-defined]
         states = None if earlier is None else keyed_digests(earlier.states, earlier.seed)
-        approved = spawned_by(self._protocol, self._config, proposal, states)
+        approved = await asyncio.to_thread(spawned_by, self._protocol, self._config, proposal, states)
         check_spawned(approved, actor_specs, lambda name: book[name].site == me)
         if proposal.purpose == "predict":
             trained = {"earlier": proposal.earlier, "first": first_of(self._folder, proposal).run}

@@ -211,7 +211,7 @@ def interruptible(interrupt: Callable[[], None], seconds: float = math.inf) -> I
         yield
     finally:
         is_done.set()
-        watching.join()  # whoever uses what was interrupted next is not
+        watching.join()  # the next user of what was interrupted is not
 
 
 class HostedContext(Context):

@@ -277,6 +277,8 @@ class SecureSummand(Client):
                 only=self.fellows.only,
                 entropy=self._secrets,
                 noise=self.entropy("noise of secure sums"),
+                # between sites the site's own seed
+                rounding=f"{self._context.seed} {self.seed('rounding of secure sums')}".encode(),
             )
         return self._summand
 

@@ -200,7 +200,8 @@ def summed_text(what: str, shape: Sequence[int], point: FixedPoint, heard: bytes
 
     Masks are key streams: of vectors of two lengths, or of two kinds, the common beginning would add up all the same.
     """
-    grid = repr((tuple(map(int, shape)), float(point.limit), point.num_clients, point.num_words)).encode()
+    kind = float(point.limit), point.num_clients, point.num_words, point.counts
+    grid = repr((tuple(map(int, shape)), *kind)).encode()
     return hashlib.sha256(framed(b"summed", what.encode(), grid, heard)).digest()
 
 

@@ -5,9 +5,11 @@ All bytes of all secrets are shared at once, as arrays; a share has the length o
 the well-kept library that there is, takes 16 bytes at a time in pure Python: 0.23 s for one secret among 100 holders,
 where a client of secure sums has dozens.
 
-Real numbers become integers modulo 2^32 (`FixedPoint`), on a grid so fine that the sum of all still fits. Whole numbers
-of several words (`LongIntegers`) are added with their carries, modulo 2^(32 W): digits that were summed each by itself
-would tell more than the total, of all signs and of each one's last digits.
+Real numbers become integers modulo 2^32 (`FixedPoint`), on a grid so fine that the sum of all still fits. They are
+rounded up or down at random, so that their mean is exact: with nearest ones, a server that chooses values on grid
+points for all others and at an edge for one client would read from the sum to which side that one's fell. Whole
+numbers of several words (`LongIntegers`) are added with their carries, modulo 2^(32 W): digits that were summed each by
+itself would tell more than the total, of all signs and of each one's last digits.
 
 Everybody masks with everybody up to `COMPLETE` clients, above that on a sparse random graph (SecAgg+; Bell et al.,
 2020, Section 3): a ring of the clients in random order, in which each is a neighbour of the k / 2 next
@@ -113,24 +115,27 @@ class FixedPoint:
     """The largest absolute value that a client may send."""
     num_clients: int
     """How many vectors are summed at most."""
+    counts: bool = False
+    """Whether values are whole numbers, which are rounded to the nearest step."""
     num_words: ClassVar[int] = 1
     """Words of a number, which are added with carries."""
 
     @property
     def steps_per_unit(self) -> float:
-        """Grid steps in 1.0: the finest at which the sum of all clients' largest values fits."""
-        return ((1 << 31) - 1) // self.num_clients / self.limit
+        """Grid steps in 1.0: the finest at which the sum of all clients' largest values fits, a step more for each."""
+        return (((1 << 31) - 1) // self.num_clients - 1) / self.limit
 
     def error(self, num_parts: int) -> float:
-        """Return the largest error of a sum of so many numbers: half a step each."""
-        return 0.5 * num_parts / self.steps_per_unit
+        """Return the largest error of a sum of so many numbers: a step each."""
+        return num_parts / self.steps_per_unit
 
-    def encode(self, values: NDArray[Any], *, towards_zero: bool = False) -> Words:
+    def encode(self, values: NDArray[Any], *, towards_zero: bool = False, drawn: Words | None = None) -> Words:
         """Return the values as integers modulo 2^32.
 
         Args:
             values: finite numbers.
             towards_zero: cut instead of rounding, so that no vector becomes longer than it is.
+            drawn: a uniform word for each value, by which it is rounded up or down; None: to the nearest step.
 
         Raises:
             ValueError: a value beyond the limit, or none at all.
@@ -140,7 +145,13 @@ class FixedPoint:
             # not which value: whoever is told of the failure may be the one from whom the values are hidden
             raise ValueError(f"a value is not allowed: secure sums are set to values up to {self.limit:g}")
         scaled = exact * self.steps_per_unit
-        return (np.trunc(scaled) if towards_zero else np.rint(scaled)).astype(np.int64).astype(np.uint32)
+        if towards_zero:
+            whole = np.trunc(scaled)
+        elif drawn is None or self.counts:
+            whole = np.rint(scaled)
+        else:
+            whole = np.floor(scaled + drawn * 2.0**-32)
+        return whole.astype(np.int64).astype(np.uint32)
 
     def decode(self, words: Words) -> NDArray[np.float64]:
         """Return the real numbers that a sum of encodings stands for."""
@@ -168,7 +179,7 @@ class LongIntegers(FixedPoint):
     limit: float = 2.0**32 - 1
     num_words: ClassVar[int] = 9
 
-    def encode(self, values: NDArray[Any], *, towards_zero: bool = False) -> Words:
+    def encode(self, values: NDArray[Any], *, towards_zero: bool = False, drawn: Words | None = None) -> Words:
         """Return the words, which are whole numbers already."""
         return np.asarray(values).astype(np.uint32)
 
@@ -198,7 +209,7 @@ def minus(some: Words, others: Words, num_words: int) -> Words:
 
 def count_point(num_clients: int) -> FixedPoint:
     """Return how counts up to `MOST_COUNTED` become words; of fewer than 64 clients whole numbers come out exactly."""
-    return FixedPoint(limit=MOST_COUNTED, num_clients=num_clients)
+    return FixedPoint(limit=MOST_COUNTED, num_clients=num_clients, counts=True)
 
 
 COMPLETE = 20

@@ -120,6 +120,7 @@ class SecureSumClient:
             know all sums it was in those of its last; None: any.
         entropy: of all its secrets.
         noise: of its noise; None: the same.
+        rounding: a secret that says how its values are rounded: equal ones of one sum alike; None: drawn.
     """
 
     def __init__(
@@ -135,6 +136,7 @@ class SecureSumClient:
         only: tuple[str, ...] | None = None,
         entropy: Entropy = os.urandom,
         noise: Entropy | None = None,
+        rounding: bytes | None = None,
     ) -> None:
         self.name = name
         self.threshold = max(threshold_of(num_clients), fewest)
@@ -142,6 +144,7 @@ class SecureSumClient:
         self._num_parties = num_parties
         self._identity, self._identities, self._entropy = identity, dict(identities), entropy
         self._noise = entropy if noise is None else noise
+        self._rounding = entropy(SEED_BYTES) if rounding is None else rounding
         self._company = {} if company is None else company
         self._only = only
         self._rows_company: dict[bytes, tuple[str, ...]] = {}
@@ -261,13 +264,17 @@ class SecureSumClient:
         if not self._ready or slot >= self._call.num_sums:
             self._refuse("it has no keys for another sum")
         flat = np.asarray(values, dtype=np.float64).reshape(-1)
-        words = self._noisy(flat, point, sigma) if sigma > 0 else point.encode(flat)
+        digest = EXACT + hashlib.sha256(framed(flat.tobytes())).hexdigest()
+        if sigma > 0:
+            words = self._noisy(flat, point, sigma)
+        else:  # a sum that is done again has the same words
+            of_sum = framed(self._rounding, what.encode(), heard, digest.encode())
+            words = point.encode(flat, drawn=mask_stream(hashlib.sha256(of_sum).digest(), len(flat)))
         words = plus(words, mask_stream(self._seeds[slot], len(flat)), point.num_words)
         for peer in session.neighbours(self.name):
             theirs = session.keys[peer].masking[slot].tobytes()
             stream = mask_stream(pair_seed(self._masking[slot], theirs, session.id, slot, self.name, peer), len(flat))
             words = (plus if self.name < peer else minus)(words, stream, point.num_words)
-        digest = EXACT + hashlib.sha256(framed(flat.tobytes())).hexdigest()
         self._ids.append([one for one in (values_id, digest if flat.any() else None) if one is not None])
         self._rows.append(_digests(values))
         self._summed.append(summed_text(what, np.shape(values), point, heard))

@@ -149,9 +149,9 @@ class HorizontalConfig(StepSettings):
     task."""
     metric: NamedCode = "none"
     """A further metric: ``package.module:function`` of your own, of scikit-learn or of torchmetrics."""
-    hidden_size: int = Field(default=64, ge=1)
+    hidden_size: int = Field(default=64, ge=1, le=16384)
     """Width of ``mlp`` and ``residual-mlp``."""
-    layers: Annotated[int, Field(ge=1)] | None = None
+    layers: Annotated[int, Field(ge=1, le=1000)] | None = None
     """Linear layers of ``mlp`` and of the MLP in ``skip-mlp``, blocks of ``residual-mlp``; none: 2 of ``skip-mlp``,
     else 3."""
     normalisation: Literal["group", "batch", "none"] = "group"

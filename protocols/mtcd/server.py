@@ -305,7 +305,7 @@ class TokenServer(GatheringServer):
         """
         full, roaming = self._config.batch_size is None, self.roaming
         sends = full or not order.is_last
-        # momentum moves whoever was not visited, too, and sums are of clients that were told the same
+        # momentum moves clients that were not visited, too, and sums are of clients that were told the same
         is_told = self._config.secure_aggregation or self._config.is_accelerated
         clients = sorted(roaming.changed) if (full or order.is_last) and not is_told else roaming.clients
         reissued = tuple(sorted((token, attempt) for token, attempt in roaming.attempts.items() if attempt))

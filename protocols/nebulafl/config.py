@@ -199,7 +199,7 @@ class NebulaFLConfig(StepSettings):
     """Learning rate of local steps; a schedule counts rotations, or intervals as long of a baseline."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
     """Momentum of ``sgd``; it starts at zero in every training, as the moments of other optimisers do."""
-    center_rounds: int = Field(default=2, ge=1)
+    center_rounds: int = Field(default=2, ge=1, le=1000)
     """Hierarchical FedAvg: rounds within the centers between global aggregations."""
     num_clusters: int = Field(default=3, ge=1)
     """Clusters of FedHiSyn (by training time) and FedHKT (by labels)."""

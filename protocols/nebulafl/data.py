@@ -36,7 +36,7 @@ from protocols.nebulafl.hardware import Catalogue, HardwareType, InterCenterLink
 _TRIED = 2
 """Samples of a step that is tried."""
 _MOST_UNITS = 10_000
-"""Of a type in a center: each is kept in memory, and a proposal's catalogue is of another's making."""
+"""In a center: each is kept in memory, and a proposal's catalogue is of another's making."""
 
 # --- rows ---
 
@@ -270,6 +270,8 @@ def _make_catalogue(tree: Mapping[str, Any], source: str) -> Catalogue:
                     f"{location}.{name}: {shown(count)} is not allowed: give a whole number of units, from 0 to "
                     f"{_MOST_UNITS:,}"
                 )
+        if sum(entry.values()) > _MOST_UNITS:
+            raise BadInput(f"{location}: {sum(entry.values()):,} units in all; at most {_MOST_UNITS:,}")
         if not any(entry.values()):
             raise BadInput(f"{location}: no resource type; give at least one unit of {', '.join(types)}")
         centers[center] = dict(entry)

@@ -571,6 +571,21 @@ def test_objects_in_a_running_loop():
     assert asyncio.run(notebook()).metrics == fedactors.simulate("pubsub-vfl", two(), **SMALL).metrics
 
 
+@pytest.mark.parametrize("kind", ["int32", "uint8", "float64"])
+def test_labels_of_several_widths_are_one_label(kind):
+    labels = np.arange(8) % 2
+    held = {name: {"x": np.arange(8.0), "y": y} for name, y in (("north", labels), ("south", labels.astype(kind)))}
+    assert fedactors.horizontal(held, label="y", task="binary") is not None
+
+
+@pytest.mark.parametrize("kind", ["bool", "str"])
+def test_labels_of_other_kinds_are_refused_in_one_line(kind):
+    labels = np.arange(8) % 2
+    held = {name: {"x": np.arange(8.0), "y": y} for name, y in (("north", labels), ("south", labels.astype(kind)))}
+    with pytest.raises(BadInput, match=r"^north and south: label 'y' holds .*int64.*; give it one type"):
+        fedactors.horizontal(held, label="y", task="binary")
+
+
 def test_columns_with_masks_and_lists_are_read_as_arrays_are():
     moments = np.array(["2024-01-01T00:00:00", "2024-01-01T12:00:10"], "M8[10s]")
     as_read = table_of({"x": moments}, "bank").column("x").to_pylist()

@@ -352,7 +352,8 @@ def test_who_is_no_site_of_the_federation_is_refused(tight: tuple[World, Running
     assert "dials 'bank', which does not wait here" in told(shop, DIAL, BANK)
     for token in ("00" * 16, "zz" * 16, "", "é"):
         assert "answers a call that was not made to it" in told(shop, ANSWER, token)
-    # a file with a certificate that has ended, or that somebody else has signed, is not the authority's, and not taken
+    # a certificate that has ended, or that somebody else has signed, in a file that the authority signed
+    authority_key = identity.read_key(world.path / "credit" / "authority.pem")
     by = tmp_path / "other"
     main(["federation", "init", str(by)])
     for days, signer in ((0, world.path / "credit"), (9, by)):
@@ -364,11 +365,13 @@ def test_who_is_no_site_of_the_federation_is_refused(tight: tuple[World, Running
         file = world.path / "credit" / "federation.toml"
         before = file.read_text()
         try:
-            file.write_text(federation_text(federation))
+            file.write_text(federation_text(federation))  # which nobody signed
             assert told(shop, WAIT, "") == "welcome"
+            file.write_text(federation_text(federation, authority_key))
+            assert "has not the key of a certificate of it that holds" in told(shop, WAIT, "")
         finally:
             file.write_text(before)
-    assert told(shop, WAIT, "") == "welcome"
+        assert told(shop, WAIT, "") == "welcome"
     assert any("refused: " in text for text in relay.texts())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 import time
 from dataclasses import replace
@@ -24,6 +25,7 @@ from fedactors.federation.approval import (
     kept_proposals,
     make_proposal,
     read_proposal,
+    why_a_person,
 )
 from fedactors.federation.identity import FEDERATION
 from fedactors.federation.site_folder import SITE, SiteFolder
@@ -60,8 +62,9 @@ def test_a_query_that_is_dear_to_read_keeps_nobody_waiting(tmp_path: Path) -> No
             world.on(SHOP, lambda: None)
             slowest = max(slowest, time.monotonic() - asked)
             time.sleep(0.01)
-        assert time.monotonic() - began > 1.0  # else it is not dear any more
-        assert slowest < 0.8
+        took = time.monotonic() - began
+        assert took > 1.0  # else it is not dear any more
+        assert slowest < 0.5 * took  # of a loop that is kept waiting it would be all of it, on a busy machine too
     finally:
         world.stop()
 
@@ -112,6 +115,9 @@ def test_an_older_list_of_revoked_certificates_makes_nobody_a_member_again(tmp_p
         ("glasu", {"hidden_size": 2_000_000_000}),
         ("nebulafl", {"num_containers": 2_000_000_000, "num_centers": 2}),
         ("pubsub-vfl", {"num_active_workers": 2_000_000_000}),
+        ("horizontal", {"layers": 2_000_000_000, "model": "mlp"}),
+        ("horizontal", {"hidden_size": 2_000_000_000}),
+        ("nebulafl", {"center_rounds": 2_000_000_000, "algorithm": "fedavg-hierarchical"}),
     ],
 )
 def test_settings_that_would_fill_a_sites_memory_are_none(protocol: str, words: dict[str, object]) -> None:
@@ -241,3 +247,17 @@ def test_a_proposal_that_is_kept_is_read_once(tmp_path: Path, monkeypatch: pytes
     assert (len(found), len(read)) == (5, 5)
     assert kept_proposals(world.folder(SHOP)) == found
     assert len(read) == 5
+
+
+def test_a_proposal_that_cannot_be_read_hides_no_other_and_waits_for_a_person(tmp_path: Path) -> None:
+    """Another version kept it: what it was about decides what a policy may answer for."""
+    world, protocol = World(tmp_path), find_protocol("pubsub-vfl")
+    shop, config = world.folder(SHOP), build(protocol.Config, {"on_party_loss": "stop"})
+    settings = spell_infinities(as_dict(config))
+    proposal = make_proposal(world.folder(BANK), protocol, settings, "bank=customers,shop=orders", None)
+    path = keep_proposal(shop, proposal)
+    assert not why_a_person(config, proposal, shop)
+    old = {**as_tree(proposal), "run": "a" * 16, "gone": 1}
+    path.with_name(f"{'a' * 16}.json").write_text(json.dumps(old))
+    assert list(kept_proposals(shop)) == [proposal.run]
+    assert why_a_person(config, proposal, shop).startswith(f"the proposal of run {'a' * 16} cannot be read")

@@ -291,6 +291,19 @@ def test_no_center_orders_another(monkeypatch: pytest.MonkeyPatch, endpoint: str
     attacked("nebulafl", rf"\.{endpoint}, which is open to its adder only")
 
 
+def test_no_sum_tells_on_which_side_of_a_grid_point_one_clients_value_lies() -> None:
+    """A server that makes the grid coarse and chooses values: it knows those of the others, on grid points."""
+    sums, rng = Sums(num_sums=2), np.random.default_rng(0)
+    sums.point = FixedPoint(limit=4e8, num_clients=len(FIVE))
+    step = 1 / sums.point.steps_per_unit
+    signs = rng.choice([-1, 1], 4_000)
+    values = {name: np.full(4_000, 3 * step) for name in FIVE} | {"ann": (0.5 + 0.02 * signs) * step}
+    found = sums.finish(sums.mask(values, what="models"))
+    told = np.rint(found / step) - 12  # ann's own: 0 or 1
+    assert set(told.tolist()) == {0.0, 1.0}
+    assert abs((told == (signs > 0)).mean() - 0.52) < 0.03
+
+
 @pytest.mark.parametrize(
     ("endpoint", "more", "said"),
     [

@@ -240,7 +240,7 @@ def test_a_number_of_classes_is_one_that_can_be_computed_with(world: World) -> N
 
 SECRETS = ("secret_patients", "hiv_cohort", "0.125", "carol")
 RULES: dict[str, tuple[str, str, dict[str, Any]]] = {
-    # what the site's person wrote, what whoever proposes is told, and what the proposal has
+    # what the site's person wrote, what its coordinator is told, and what the proposal has
     "data": (
         '[policy.protocols.pubsub-vfl]\ndata = ["secret_patients", "hiv_cohort"]',
         "pubsub-vfl.data: 'orders'",

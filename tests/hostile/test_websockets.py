@@ -89,8 +89,10 @@ def test_requests_that_never_end_keep_no_site_out(site: tuple[World, psutil.Proc
         for _ in range(2 * MOST):
             outsiders.append(socket.create_connection(("127.0.0.1", port), 10))
             outsiders[-1].sendall(b"GET / HTTP/1.1\r\nHost: shop\r\n")
-        time.sleep(0.5)
-        num_open = sum(one.status == psutil.CONN_ESTABLISHED for one in process.net_connections())
+        num_open, ends = 2 * MOST, time.monotonic() + 30
+        while num_open > MOST + 1 and time.monotonic() < ends:  # it takes as long as the machine is busy
+            time.sleep(0.5)
+            num_open = sum(one.status == psutil.CONN_ESTABLISHED for one in process.net_connections())
         assert MOST - 10 < num_open <= MOST + 1
         assert reached(world, BANK, SHOP)
     finally:

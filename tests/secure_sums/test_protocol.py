@@ -117,11 +117,21 @@ def test_masked_words_of_whole_numbers_look_like_noise():
 
 def test_the_sum_is_that_of_the_words_and_as_near_the_true_one_as_stated():
     sums, values = Sums(), vectors()
+    steps = sums.point.steps_per_unit
     for _ in range(3):
         found = sums.finish(sums.mask(values, values_id=f"{_}"))
-        words = sum(sums.point.encode(one).astype(np.uint64) for one in values.values()).astype(np.uint32)
-        np.testing.assert_array_equal(found, sums.point.decode(words))
+        np.testing.assert_allclose(found * steps, np.rint(found * steps), atol=1e-4)
+        least = sum(np.floor(one * steps) for one in values.values())
+        assert ((least <= np.rint(found * steps)) & (np.rint(found * steps) <= least + len(FIVE))).all()
         assert close(sums, found, values, FIVE)
+
+
+def test_a_sum_that_is_done_again_has_the_same_words():
+    sums, values = Sums(num_sums=2), vectors()
+    found = [sums.finish(sums.mask(values, what="models", heard=heard)) for heard in (b"a", b"a")]
+    np.testing.assert_array_equal(*found)
+    sums.prepare(FIVE, 1)
+    assert (sums.finish(sums.mask(values, what="models", heard=b"b")) != found[0]).any()
 
 
 @pytest.mark.parametrize("lost", [("bob",), ("ann", "eve"), ("cy", "dee")])

@@ -25,7 +25,7 @@ from fedactors.secure_sums.actors import in_turn
 from protocols.nebulafl import messages
 from protocols.nebulafl.actors import AUDITOR, Auditor
 from protocols.nebulafl.algorithm import Floats
-from protocols.nebulafl.baselines.flat_averaging import FlatServer, Orders, Task
+from protocols.nebulafl.baselines.flat_averaging import RATE_LIMITS, FlatServer, Orders, Task
 from protocols.nebulafl.baselines.hierarchical import RoundDesk, Start, center_method
 from protocols.nebulafl.baselines.secure_sums import RoundSums, SummingCenter
 from protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
@@ -100,8 +100,20 @@ class OrderCenter(ContainerCenter, SummingCenter):
         """Train a model in a container as soon as there is hardware."""
         if not self.trainings.stopped:
             self._check_time()
+            self._check_rate(order.rate_factor)
             request = Request(order.task, order.parameters, order.container, order.gap, order.rate_factor)
             self.trainings.ask(request)
+
+    def _check_rate(self, rate_factor: float) -> None:
+        """Refuse steps of another size than the schedule's.
+
+        Raises:
+            Refused: they are larger than the approved ones, or go the other way.
+        """
+        most = RATE_LIMITS[1] if self._config.algorithm == "fedsa" else 1.0
+        if not 0 < rate_factor <= most:
+            said = f"orders {self.name} to train at {rate_factor:g} times the step size"
+            raise Refused(self.caller, f"{said}; approved: above 0, at most {most:g} (schedule)")
 
     @remote(caller=DATA_CENTER, only="adder", unbounded="ends what was ordered")
     async def withdraw(self, withdrawal: messages.Withdrawal) -> None:
@@ -117,9 +129,7 @@ class OrderCenter(ContainerCenter, SummingCenter):
     async def start_round(self, order: messages.RoundOrder) -> None:
         """Begin a round; one that was still on (this center was away) is dropped."""
         self._check_time()
-        if not 0 < order.rate_factor <= 1:
-            said = f"orders {self.name} to train at {order.rate_factor:g} times the step size"
-            raise Refused(self.caller, f"{said}; approved: above 0, at most 1 (schedule)")
+        self._check_rate(order.rate_factor)
         if self._config.secure_aggregation:
             self.follow(order)
         for slot in list(self.trainings.scheduler.requests):
