@@ -65,9 +65,9 @@ def test_what_is_declared_is_imported():
 
 @pytest.mark.slow
 def test_the_scripts_import_only_what_is_declared():
-    # PyTorch Geometric is what a benchmark is measured against, where it is installed
+    # PyTorch Geometric and Flower are what benchmarks are measured against, where they are installed
     optional = set().union(*(OPTIONAL[extra] for extra in OPTIONAL if extra != "dev"))
-    assert imported("scenarios").keys() - DECLARED <= {"torch-geometric", *optional, *local("scenarios")}
+    assert imported("scenarios").keys() - DECLARED <= {"torch-geometric", "flwr", *optional, *local("scenarios")}
 
 
 def local(folder: str) -> set[str]:
