@@ -123,6 +123,7 @@ def execute(
     options: RunOptions,
     simulated: Mapping[str, Any] | None = None,
     callbacks: Sequence[Any] = (),
+    command: str | None = None,
 ) -> list[Run]:
     """Run a protocol once for each seed of the options; `run` and `simulate` are short forms of it.
 
@@ -132,6 +133,7 @@ def execute(
         options: where and how to run.
         simulated: ``network`` and ``faults`` of a simulated run.
         callbacks: as `run` takes them.
+        command: that begins such a run, for what tells how to resume it; None: a call from Python.
 
     Raises:
         FedactorsError: as `run`.
@@ -142,7 +144,7 @@ def execute(
     config, options = resolve(protocol, settings, options)
     start: Callable[..., list[Summary]] = functools.partial(launch, callbacks=callbacks, **(simulated or {}))
     start = launch_with_retries if options.auto_resume else start
-    summaries = in_thread_if_needed(lambda signals: start(protocol, config, options, signals=signals))
+    summaries = in_thread_if_needed(lambda signals: start(protocol, config, options, command=command, signals=signals))
     runs = [Run(summary.run, summary, simulated) for summary in summaries]
     for made in runs:
         made._code = kept

@@ -25,7 +25,7 @@ import shlex
 import signal
 import termios
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -391,12 +391,26 @@ def is_description(name: str | None) -> bool:
     return name is not None and name.endswith(".toml")
 
 
-def way_on(location: str, data: str | None) -> str:
-    """Return how to go on with the run at `location`: the words of a command, or of Python where data are objects."""
-    if is_object(data):
-        return f"fedactors.load_run({location!r}).resume(data=...)"
-    named = f" --data {shlex.quote(data or '')}" if is_description(data) else ""
-    return f"--resume {location}{named}"
+def resume_command(command: str | None, location: str, options: RunOptions, code: Iterable[str] = ()) -> str:
+    """Return the whole command that resumes the run at `location`, or the call where Python began it.
+
+    Args:
+        command: how the run was begun, such as ``fedactors run mtcd``; None: from Python.
+        location: its folder, or the address of one.
+        options: those that it was begun with.
+        code: the addresses of code that its settings name.
+    """
+    if command is None or is_object(options.data):
+        data = "data=..." if is_object(options.data) else ""
+        return f"fedactors.load_run({location!r}).resume({data})"
+    words = [command, "--resume", shlex.quote(location)]
+    if is_description(options.data) and options.federation is None:
+        words += ["--data", shlex.quote(options.data or "")]
+    for flag, value in (("--federation", options.federation), ("--address", options.address)):
+        words += [flag, shlex.quote(value)] if value else []
+    for address in code:
+        words += ["--allow-import", shlex.quote(address)]
+    return " ".join(words)
 
 
 def data_to_resume(folder: RunFolder, given: str | None) -> str | None:
@@ -421,7 +435,7 @@ def data_to_resume(folder: RunFolder, given: str | None) -> str | None:
         raise BadInput(
             f"--data: missing: the run was of own data, {shown(stored)}, "
             "which are opened only if you name them as well: "
-            f"fedactors run {folder.config['protocol']} {way_on(folder.location, stored)}"
+            + resume_command(f"fedactors run {folder.config['protocol']}", folder.location, RunOptions(data=stored))
         )
     if "\0" in given + stored or os.path.realpath(given) != os.path.realpath(stored):
         raise BadInput(f"--data: {shown(given)} is not allowed: the run was of {shown(stored)}, and goes on with it")
@@ -434,7 +448,8 @@ def _check_objects(folder: RunFolder, stored: str, given: str | None) -> None:
     if given is None:
         names = ", ".join(before.get("parties", ())) or stored
         raise BadInput(
-            f"data: missing: the run was of objects ({names}); give them again: {way_on(folder.location, stored)}"
+            f"data: missing: the run was of objects ({names}); give them again: "
+            + resume_command(None, folder.location, RunOptions(data=stored))
         )
     if given == stored:
         return
@@ -567,6 +582,7 @@ def launch(
     options: RunOptions,
     *,
     scenario: str | None = None,
+    command: str | None = None,
     signals: StopSignals | None = None,
     callbacks: Sequence[Any] = (),
     **simulated: Any,
@@ -578,6 +594,7 @@ def launch(
         config: an instance of its config.
         options: as `resolve` returns them.
         scenario: name in the run folder's; the protocol's by default.
+        command: that begins such a run, as in ``fedactors run mtcd``; None: a call from Python.
         signals: what stops the run; by default the signals of this process, if this is its main thread.
         callbacks: objects with ``begin``, ``round`` or ``end``, called here.
         simulated: what the simulated runtime takes besides: ``network``, ``faults``.
@@ -593,11 +610,17 @@ def launch(
     name = scenario or protocol.name
     with contextlib.nullcontext(signals) if signals is not None else StopSignals() as taken:
         seeds = options.seeds or (0,)
-        return [_run_once(protocol, config, options, seed, name, taken, simulated, callbacks) for seed in seeds]
+        one = partial(_run_once, signals=taken, simulated=simulated, callbacks=callbacks, command=command)
+        return [one(protocol, config, options, seed, name) for seed in seeds]
 
 
 def launch_with_retries(
-    protocol: Protocol, config: Any, options: RunOptions, *, signals: StopSignals | None = None
+    protocol: Protocol,
+    config: Any,
+    options: RunOptions,
+    *,
+    command: str | None = None,
+    signals: StopSignals | None = None,
 ) -> list[Summary]:
     """Run, and go on from the last checkpoint each time that a site is lost; see `launch`.
 
@@ -613,7 +636,7 @@ def launch_with_retries(
     done = 0
     while True:
         try:
-            return launch(protocol, config, options, signals=signals)
+            return launch(protocol, config, options, command=command, signals=signals)
         except PartyLost as error:
             if error.run is None:
                 raise
@@ -634,6 +657,7 @@ def _run_once(
     signals: StopSignals,
     simulated: Mapping[str, Any],
     callbacks: Sequence[Any],
+    command: str | None,
 ) -> Summary:
     parent = RunFolder.open(options.resume) if options.resume else None
     total = getattr(config, "num_rounds", getattr(config, "num_epochs", None)) or None
@@ -654,13 +678,15 @@ def _run_once(
             data = load_data(protocol, config, name, seed, is_here(options))
         notes = _data_notes(data, name, options)
         folder = RunFolder.create(options.out, scenario, seed, resolved, parent=parent)
+        code = [value for value in code_named_in(config).values() if isinstance(value, str)]
+        again = resume_command(command, folder.location, options, code)
         recorder: FolderRecorder | None = None
         try:
             trackers = open_trackers(options.track, folder.path, as_dict(config))
             trackers += [CallbackTracker(one, folder.path, as_dict(config)) for one in callbacks]
             recorder = FolderRecorder(folder, parent=parent, progress=progress, trackers=trackers)
             runtime = make(recorder)
-            recorder.usage, runtime.tell, runtime.way_on = runtime.usage, progress.phase, _way_on(folder, options)
+            recorder.usage, runtime.tell, runtime.way_on = runtime.usage, progress.phase, f"resume with: {again}"
             events = recorder.events
             runtime.watched = progress.watch(lambda: activities(runtime.ledger.totals(), events))
             signals.runtime = runtime
@@ -683,7 +709,7 @@ def _run_once(
                 folder.write_json(SUMMARY, {**summary.as_dict(), "run": folder.path.name})
             folder.finish("finished")
         except BaseException as error:
-            _close_failed(folder, options, recorder, error)
+            _close_failed(folder, recorder, error, again)
             raise
     return summary
 
@@ -697,9 +723,7 @@ def _data_notes(data: Any, name: str, options: RunOptions) -> list[str]:
     return warnings_of(data)
 
 
-def _close_failed(
-    folder: RunFolder, options: RunOptions, recorder: FolderRecorder | None, error: BaseException
-) -> None:
+def _close_failed(folder: RunFolder, recorder: FolderRecorder | None, error: BaseException, again: str) -> None:
     """Leave a folder that says what happened, or none if nothing had happened yet."""
     never_began = recorder is None or recorder.num_rounds == 0
     code = error.exit_code if isinstance(error, FedactorsError) else 1
@@ -720,13 +744,9 @@ def _close_failed(
         recorder.abandon()
     folder.release()
     if folder.manifest["checkpoints"] and not isinstance(error, BadInput):
-        error.add_note(_way_on(folder, options))
+        error.add_note(f"resume with: {again}")
         if isinstance(error, PartyLost):
             error.run = folder.location
-
-
-def _way_on(folder: RunFolder, options: RunOptions) -> str:
-    return f"go on with {way_on(folder.location, options.data)}"
 
 
 def _resolved(protocol: Protocol, config: Any, options: RunOptions, seed: int, scenario: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ Importing this module is light; torch and ray come with what the scenario itself
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -110,7 +111,7 @@ def main(
     try:
         with guarded():
             args = parser.parse_intermixed_args(argv)
-            code = run_and_print(scenario, args.words, run_options(args))
+            code = run_and_print(scenario, args.words, run_options(args), f"python {shlex.quote(sys.argv[0])}")
     except SystemExit as done:
         code = int(done.code or 0)
     end_process(code)

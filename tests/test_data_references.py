@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import socket
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from fedactors.cli.main import main
 from fedactors.data.description import load_description
 from fedactors.data.sources import FileSource
 from fedactors.errors import BadInput
-from fedactors.launch import _way_on, data_to_audit, data_to_resume
+from fedactors.launch import data_to_audit, data_to_resume, resume_command
 from fedactors.options import RunOptions
 from fedactors.runs.folder import RunFolder
 from fedactors.runtime.snapshots import digests_of_files
@@ -98,9 +99,24 @@ def test_who_names_the_data_goes_on(trained: Path, capsys: pytest.CaptureFixture
     folder = RunFolder.open(trained)
     assert data_to_resume(folder, str(Path("parties.toml").absolute())) == str(Path("parties.toml").absolute())
     assert data_to_audit(folder, "elsewhere.toml") == "elsewhere.toml"
-    assert (
-        _way_on(folder, RunOptions(data="my parties.toml")) == f"go on with --resume {trained} --data 'my parties.toml'"
-    )
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "words"),
+    [
+        ("fedactors run mtcd", {"data": "bank"}, "fedactors run mtcd --resume 'my runs/1'"),
+        ("python mine.py", {"data": "my own.toml"}, "python mine.py --resume 'my runs/1' --data 'my own.toml'"),
+        (None, {"data": "bank"}, "fedactors.load_run('my runs/1').resume()"),
+        (
+            "fedactors run horizontal",
+            {"federation": "bank", "data": "shop=x", "address": "auto"},
+            "fedactors run horizontal --resume 'my runs/1' --federation bank --address auto --allow-import mine:Net",
+        ),
+    ],
+)
+def test_the_command_that_resumes_is_whole(command: str | None, options: dict[str, str], words: str) -> None:
+    code = ["mine:Net"] if "federation" in options else []
+    assert resume_command(command, "my runs/1", RunOptions(**options), code) == words  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
@@ -154,7 +170,7 @@ def test_a_run_keeps_what_its_files_hold_and_a_folder_names_none(
     again = ["run", protocol, "--resume", str(made), "--quiet", "--out", "on"]
     assert main(again) == 0
     config = RunFolder.open(made).config["config"]
-    assert text.splitlines()[-1] in config[name]
+    assert config[name] == (text if protocol == "mtcd" else json.dumps(tomllib.loads(text)) + "\n")
     os.mkfifo("pipe")  # whoever opens it waits for ever
     rewrite(made, config={**config, name: str(tmp_path / "pipe")})
     for command in (again, ["predict", str(made), "--data", "digits"], ["export", str(made)]):

@@ -135,7 +135,10 @@ def test_failed_party_keeps_folder_checkpoint_and_original_traceback(tmp_path):
     assert (path / "error.txt").read_text() == 'shop/worker-0: ValueError\n  File "shop.py", line 7, in load\n'
     # neither what the party's exception said nor what its cause did
     assert all(b"hush" not in f.read_bytes() and b"no such column" not in f.read_bytes() for f in files_of(path))
-    assert caught.value.__notes__ == [f"details: {path / 'error.txt'}", f"go on with --resume {path}"]
+    assert caught.value.__notes__ == [
+        f"details: {path / 'error.txt'}",
+        f"resume with: fedactors.load_run('{path}').resume()",
+    ]
     assert [line["round"] for line in read_rounds(folder)] == [1, 2]
 
 

@@ -328,11 +328,12 @@ def _entry(protocol: Mapping[str, Any]) -> dict[str, Any]:
 
 def run_command(args: argparse.Namespace) -> int:
     """Run a protocol."""
-    return run_and_print(find_protocol(args.protocol), args.words, run_options(args))
+    protocol = find_protocol(args.protocol)
+    return run_and_print(protocol, args.words, run_options(args), f"fedactors run {protocol.name}")
 
 
-def run_and_print(protocol: Protocol, words: Sequence[str], options: RunOptions) -> int:
-    """Run a protocol and print the results; also what every scenario script does."""
+def run_and_print(protocol: Protocol, words: Sequence[str], options: RunOptions, command: str) -> int:
+    """Run a protocol and print the results, as every scenario script does; `command` begins such a run."""
     from fedactors.api import execute
     from fedactors.runs.metrics import combine
 
@@ -342,7 +343,7 @@ def run_and_print(protocol: Protocol, words: Sequence[str], options: RunOptions)
             "it; give a path that all hosts share, an address such as s3://bucket/runs, or use fedactors submit",
             file=sys.stderr,
         )
-    summaries = [run.summary for run in execute(protocol, words, options)]
+    summaries = [run.summary for run in execute(protocol, words, options, command=command)]
     several = len(summaries) > 1
     if options.format == "json":
         print_json(combine(summaries) if several else summaries[0].as_dict())

@@ -41,7 +41,7 @@ _NOT_STARTED = "Ray did not start on this machine"
 _CODES = {2, 3, 4, 130, 143}
 _RAYS_END = "(exit code 1)"
 """In the line of those that Ray's own library ended, with a code of its own."""
-_EXPECTED = re.compile(r"^(fedactors: |details: |go on with --resume |warning: |.*; (a fresh process|the run goes on))")
+_EXPECTED = re.compile(r"^(fedactors: |details: |resume with: |warning: |.*; (a fresh process|the run goes on))")
 
 
 @dataclass(frozen=True)

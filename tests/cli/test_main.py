@@ -145,7 +145,7 @@ def test_failed_party_shows_its_original_traceback(capsys):
     assert cli.main(["run", "tiny-one", "trouble=party@2", "--quiet"]) == 3
     error = capsys.readouterr().err
     assert "ValueError: could not read" in error
-    assert "go on with --resume runs/" in error
+    assert "resume with: fedactors run tiny-one --resume runs/" in error
 
 
 def test_traceback_of_an_internal_error_is_in_the_folder_and_shown_on_request(capsys, monkeypatch):
@@ -168,7 +168,7 @@ def test_real_signals_end_the_process_with_the_documented_code(tmp_path):
     )
     done = run_python(code, tmp_path)
     assert done.returncode == 143, done.stderr
-    assert "go on with --resume" in done.stderr
+    assert "--resume" in done.stderr
 
 
 @pytest.mark.slow

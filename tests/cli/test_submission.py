@@ -158,7 +158,9 @@ def test_a_result_names_the_run_folder_that_was_fetched():
 def test_a_run_in_a_job_of_ray_warns_of_a_folder_that_goes_with_it(tmp_path, monkeypatch, capsys, out, warned):
     monkeypatch.setitem(os.environ, "RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
     location = out if warned else str(tmp_path / out)
-    assert run_and_print(PROTOCOL, [], RunOptions(out=location, runtime="simulated", quiet=True)) == 0
+    assert (
+        run_and_print(PROTOCOL, [], RunOptions(out=location, runtime="simulated", quiet=True), "fedactors run x") == 0
+    )
     assert ("--out runs is relative" in capsys.readouterr().err) == warned
 
 

@@ -113,7 +113,7 @@ def test_a_spoilt_run_folder(protocol: str, tmp_path: Path, monkeypatch: pytest.
         changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
         if name == "predict":  # what it has released is counted in the run
             changed -= {"work/run/predictions.jsonl", "work/run/manifest.json"}
-        said = [line for line in lines if not line.startswith(("warning: ", "details: ", "go on with "))]
+        said = [line for line in lines if not line.startswith(("warning: ", "details: ", "resume with: "))]
         is_well = code in (0, 2) and len(said) == (code != 0) and not changed
         if not is_well or not all(line.isprintable() for line in lines):
             told = [f"code {code}, changed {sorted(changed)}", *said[-12:]]

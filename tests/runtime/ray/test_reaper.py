@@ -26,7 +26,7 @@ from tests.runtime.actors import line
 
 if __name__ == "__main__":
     runtime = RayRuntime(num_cpus=1, heartbeat_timeout=5.0, recorder=Keeping())
-    runtime.way_on = "go on with --resume HERE"
+    runtime.way_on = "resume with: fedactors run mtcd --resume HERE"
 
     async def main():
         a = line(runtime, "a")
@@ -72,7 +72,9 @@ def raylet_of(driver: subprocess.Popen[str]) -> psutil.Process:
 def ended(driver: subprocess.Popen[str]) -> tuple[int, list[str]]:
     """Wait for its end; return its code, and the lines of ours that it ended with."""
     _, errors = driver.communicate(timeout=120)
-    return driver.returncode, [line for line in errors.splitlines() if line.startswith(("fedactors: ", "go on "))]
+    return driver.returncode, [
+        line for line in errors.splitlines() if line.startswith(("fedactors: ", "resume with: "))
+    ]
 
 
 def test_a_driver_that_rays_library_ends_with_its_raylet_has_one_line(tmp_path: Path) -> None:
@@ -85,7 +87,7 @@ def test_a_driver_that_rays_library_ends_with_its_raylet_has_one_line(tmp_path: 
         assert code == 1, "Ray's own; if it is another one by now, the page on commands has to say so"
         assert lines == [
             "fedactors: Ray: its raylet is gone, and Ray's library ended the run's process at once (exit code 1)",
-            "go on with --resume HERE",
+            "resume with: fedactors run mtcd --resume HERE",
         ]
 
 
@@ -110,6 +112,6 @@ def test_a_driver_that_is_killed_has_one_line_too(tmp_path: Path) -> None:
         [
             f"fedactors: the run's process ({driver.pid}) ended without a word: it was killed, or Ray's library "
             "ended it (exit code 1), as it does when the raylet of its host is gone",
-            "go on with --resume HERE",
+            "resume with: fedactors run mtcd --resume HERE",
         ],
     )
