@@ -87,10 +87,10 @@ def edges(tmp_path, **more):
     return EdgeFile(party="shop", path=str(tmp_path / "edges.csv"), ends=(("source",), ("target",)), **more)
 
 
-def sparse(tmp_path, text, known=("1", "2")):
+def sparse(tmp_path, text, known=("1", "2"), trained=None):
     (tmp_path / "words.csv").write_text(text)
     file = edges(tmp_path, sparse=str(tmp_path / "words.csv"))
-    return file.load_sparse(["1", "2"], known)
+    return file.load_sparse(["1", "2"], known, trained)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def sparse(tmp_path, text, known=("1", "2")):
         ("node,feature\n1,sun\n02,sun\n", "row 2: node '02' is none of the 2 nodes of shop, such as '1'"),
         ("node,feature,weight\n1,sun,3\n2,sun,4\n", "no column value, and weight is not read"),
         ("node,feature,value\n1,at,1700000000\n2,at,1700000010\n", "feature at: .* one number in single precision"),
-        ("node,feature,value\n1,at,1e39\n2,at,1\n", "feature at: .*infinite in single precision"),
+        ("node,feature,value\n1,at,1e39\n2,at,1\n", "column value: only numbers that are finite in single precision"),
         (
             "1,sun\n2,sun\n",
             r"'node' is not a column of .*words.csv \(it has 1, sun\).* names = \[\"node\", \"feature\"\]",
@@ -117,6 +117,13 @@ def test_sparse_features_of_nodes_that_others_lack_are_left_out(tmp_path):
     found, names = sparse(tmp_path, "node,feature,value\n1,sun,0.1\n3,rain,2\n2,rain,5\n", known=("1", "2", "3"))
     assert names == ("rain", "sun")
     assert found.tolist() == [[0, np.float32(0.1)], [5, 0]]
+
+
+def test_new_sparse_features_are_those_of_training_and_finite(tmp_path):
+    text = "node,feature,value\n1,sun,1700000000\n2,sun,1700000010\n2,moon,3\n"
+    assert sparse(tmp_path, text, trained=("rain", "sun"))[0][:, 0].tolist() == [0, 0]
+    with pytest.raises(BadInput, match="only numbers that are finite"):
+        sparse(tmp_path, "node,feature,value\n1,sun,1e39\n", trained=("sun",))
 
 
 def test_a_column_of_edges_weights_is_refused_and_others_are_not_looked_at(tmp_path):

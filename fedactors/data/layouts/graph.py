@@ -453,8 +453,10 @@ class EdgeFile:
                 f"{_MOST_NUMBERS} numbers in all"
             )
         numbers = value[0].numbers(where) if value else np.ones(len(nodes))
-        if not np.isfinite(numbers).all():
-            raise BadInput(f"{where}: column value: only finite numbers are allowed")
+        with np.errstate(over="ignore"):
+            is_finite = bool(np.isfinite(numbers.astype(np.float32)).all())
+        if not is_finite:
+            raise BadInput(f"{where}: column value: only numbers that are finite in single precision are allowed")
         if trained is None:
             _check_single_values(numbers, features, where)
         row = {name: number for number, name in enumerate(ids_N)}
@@ -573,9 +575,8 @@ class GraphTables:
 
 def _check_single_values(numbers: NDArray[np.float64], features: Sequence[str], where: str) -> None:
     """Check sparse values as `check_single` does, those of each feature by themselves."""
-    with np.errstate(over="ignore"):
-        if (numbers.astype(np.float32) == numbers).all():
-            return
+    if (numbers.astype(np.float32) == numbers).all():
+        return
     names, codes = np.unique(np.asarray(features), return_inverse=True)
     parts = np.split(numbers[np.argsort(codes, kind="stable")], np.cumsum(np.bincount(codes))[:-1])
     for name, part in zip(names.tolist(), parts, strict=True):
