@@ -41,7 +41,7 @@ from fedactors.data.layouts.relational import (
     rows_with_keys,
     rules_of_features,
 )
-from fedactors.data.layouts.vertical import RelationalData, VerticalData, VerticalPart
+from fedactors.data.layouts.vertical import RelationalData, VerticalData
 from fedactors.data.readers import hidden_parts, is_csv
 from fedactors.data.schema import VerticalParty
 from fedactors.data.sources import NULL_IS_VALUE, FileSource, is_pandas_index, pandas_index, spread, usual_nulls
@@ -153,7 +153,10 @@ def _checked(data: Described, names: Sequence[str], *, is_run: bool) -> Iterator
     rows = data.rows if isinstance(data, GraphTables) else data
     if isinstance(rows, VerticalData):
         for name in names:
-            yield from _vertical(rows, name, is_run)
+            found = list(_vertical(rows, name, is_run))
+            yield from found
+            if isinstance(data, GraphTables) and not is_run and all(one.level != "error" for one in found):
+                yield from _trial(name, data.part(name).check)
     elif isinstance(rows, HorizontalData):
         yield from _horizontal(rows, names, is_run)
     elif isinstance(rows, RelationalData):
@@ -332,15 +335,9 @@ def _vertical(data: VerticalData, name: str, is_run: bool) -> Iterator[DataFindi
         return
     party = _Party(name, part.source, f"parties.{name}.columns")
     yield from _file(party, aligned=data.alignment != "already-aligned", classes=())
-    if not is_run and not any(one.level == "error" for one in party.findings):
-        yield from _trial(name, lambda: _load(part))
-
-
-def _load(part: VerticalPart) -> None:
-    if isinstance(part.source, FileSource) and part.source.unlabelled == "keep":
-        part.source.load()  # nodes of a graph, of which not every one has a label
-    else:
-        part.load()
+    is_of_nodes = part.source.unlabelled == "keep"  # of which not every one has a label
+    if not is_run and not is_of_nodes and not any(one.level == "error" for one in party.findings):
+        yield from _trial(name, part.load)
 
 
 def _file(party: _Party, *, aligned: bool, classes: Sequence[str]) -> list[DataFinding]:

@@ -417,6 +417,28 @@ def merges_in_single(values_N: NDArray[np.float64]) -> bool:
         return bool(np.abs(finite - finite.astype(np.float32)).max() > allowed)
 
 
+def check_single(values: NDArray[Any], where: str) -> None:
+    """Check that single precision holds an array's numbers, and tells apart those at each place of the last axis.
+
+    Raises:
+        BadInput: naming the place, and two of its numbers.
+    """
+    if np.can_cast(values.dtype, np.float32):
+        return
+    for position in range(values.shape[-1]):
+        values_N = values[..., position].ravel()
+        numbers_N = values_N.astype(np.float64)
+        told = f"{where}: column {position}"
+        if (np.abs(numbers_N[np.isfinite(numbers_N)]) > np.finfo(np.float32).max).any():
+            raise BadInput(f"{told}: values are infinite in single precision; write them in another unit")
+        refuse_merged(Column(str(position), values_N), numbers_N, told, "take off what all of them have in common")
+        if merges_in_single(numbers_N):
+            raise BadInput(
+                f"{told}: {' and '.join(told_apart(numbers_N))} are one number in single precision; take off what all "
+                "of them have in common, or write them in another unit"
+            )
+
+
 def told_apart(values_N: NDArray[np.float64]) -> tuple[str, str]:
     """Return two numbers that single precision makes one, for errors."""
     found = np.unique(values_N[np.isfinite(values_N)])
@@ -590,7 +612,7 @@ def _encode_one(
         missing_N, values_ND = np.isnat(moments_N), encode_dates(moments_N, rule.parts, len(one.names))
         numbers = one.names.index(f"{one.name} (days)") if "days" in rule.parts else None
     else:
-        values_N, wrong = column.readable_numbers(where) if new else (column.numbers(where), {})
+        values_N, wrong = column.readable_numbers(where, new=True) if new else (column.numbers(where), {})
         problems |= {row: f"{text[:80]!r} {NO_NUMBER}" for row, text in wrong.items()}
         missing_N, numbers = np.isnan(values_N), 0
         if rule.missing == "constant":

@@ -31,9 +31,10 @@ from fedactors.config import from_table
 from fedactors.data.columns import ColumnRule
 from fedactors.data.databases import rows_of_relation
 from fedactors.data.description import load_description
+from fedactors.data.layouts.graph import WEIGHTS, refuse_weights
 from fedactors.data.readers import is_list, shape_of_lists, table_of_hugging_face
 from fedactors.data.sources import named_classes
-from fedactors.data.values import Column, plain_values, texts_of_numpy
+from fedactors.data.values import Column, in_arrows_unit, plain_values, texts_of_numpy
 from fedactors.errors import BadInput
 from fedactors.runtime.snapshots import OBJECT, HeldObject, hold
 from fedactors.validation import first_line, party_name, shown
@@ -556,6 +557,7 @@ def _arrow_table(value: Any, asked: Collection[str]) -> pa.Table | None:
         for position, (column, kind) in enumerate(kept.dtypes.items()):
             if kind.kind == "O" and str(kind) == "object":
                 _refuse_several_kinds_of_dates(f"column {column}", kept.iloc[:, position])
+                _refuse_steps(f"column {column}", kept.iloc[:, position])
         return pa.Table.from_pandas(kept, preserve_index=False)
     if package == "polars" and hasattr(value, "collect"):
         value = value.collect()
@@ -591,6 +593,8 @@ def _odd_column(value: Any) -> str:
     else:
         return ""
     for name, one in columns:
+        if isinstance(one, str) or getattr(one, "ndim", int(hasattr(one, "__len__"))) == 0:
+            return f"column {name}: {shown(one)} is one value; give one for each row, as [value] * rows"
         try:
             if is_frame:
                 pa.Table.from_pandas(one.to_frame("x"), preserve_index=False)
@@ -614,7 +618,7 @@ _REMEDIES = {
     "complex": "; give real and imaginary parts as two columns",
     "longdouble": "; give float64",
     "float128": "; give float64",
-    "bfloat16": "; give float32, as .float() does",
+    "bfloat16": "; give float32, as .astype('float32') does, or .float() of torch",
     "timedelta": "; give seconds as numbers",
     "datetime": "; give datetime64[us]",
     "Sparse": "; give it as .sparse.to_dense() does",
@@ -664,6 +668,13 @@ def _refuse_several_kinds_of_dates(name: Any, values: Any) -> None:
         )
 
 
+def _refuse_steps(name: Any, values: Any) -> None:
+    """Refuse numpy's dates among objects, of which Arrow takes 5 times 10 s for 5 s."""
+    stepped = (one for one in values if isinstance(one, np.datetime64 | np.timedelta64))
+    if odd := next((one for one in stepped if np.datetime_data(one.dtype)[1] != 1), None):
+        raise ValueError(f"{name}: holds dates in steps, {odd.dtype}; give datetime64[us], as .astype makes it")
+
+
 def _plain_column(column: Any) -> Any:
     """Return a column of the types that files have: no dictionaries, and one kind of text."""
     kind = column.type
@@ -684,17 +695,21 @@ def _column(value: Any) -> Any:
     if isinstance(value, np.ma.MaskedArray):
         made = pa.array(_column(value.data))
         return pc.if_else(pa.array(np.ma.getmaskarray(value)), pa.scalar(None, made.type), made)
-    if isinstance(value, np.ndarray) and value.dtype == object:
-        return pa.array(value, from_pandas=True)  # NaN among texts is no value
-    if isinstance(value, list) and value and all(one is None or isinstance(one, np.datetime64) for one in value):
+    is_objects = isinstance(value, np.ndarray) and value.dtype == object
+    is_many = (is_objects or isinstance(value, list)) and len(value) > 0
+    if is_many and all(one is None or isinstance(one, np.datetime64) for one in value):
         return _array([np.datetime64("NaT") if one is None else one for one in value])  # of any unit
+    if is_objects:
+        return pa.array(value, from_pandas=True)  # NaN among texts is no value
     return value if isinstance(value, list) else _array(value)
 
 
 def _array(value: Any) -> Any:
     """Return an array, a tensor, a series or a list as a numpy array, or as it is where Arrow takes it."""
     if hasattr(value, "detach"):
-        return value.detach().cpu().numpy()
+        if getattr(value, "is_meta", False):
+            raise ValueError("a tensor of the device meta, which has no values")
+        return value.numpy(force=True)
     if isinstance(value, np.ma.MaskedArray) and np.ma.getmaskarray(value).any():
         raise ValueError("an array with masked values; give columns by name, or fill them")
     if hasattr(value, "getbands"):
@@ -706,24 +721,11 @@ def _array(value: Any) -> Any:
         return value
     made = np.asarray(value)
     if made.dtype.kind in "mM" and np.datetime_data(made.dtype)[0] != "generic":
-        return _in_arrows_unit(made)
+        return in_arrows_unit(made)
     if made.dtype.kind == "U" and made.ndim == 1:
         return texts_of_numpy(made)
     if made.dtype.kind == "S" and made.ndim == 1:  # which Arrow ends at the first zero
         return pa.array(made.tolist(), pa.binary())
-    return made.astype(made.dtype.newbyteorder("="), copy=False)
-
-
-_ARROWS_UNITS = {"Y": "D", "M": "D", "W": "D", "h": "s", "m": "s"}
-"""Of numpy's dates those that Arrow does not have, and the next finer one that it has."""
-
-
-def _in_arrows_unit(values: NDArray[Any]) -> NDArray[Any]:
-    """Return dates or time spans that count single units, of those that Arrow has: it takes 5 times 10 s for 5 s."""
-    unit, step = np.datetime_data(values.dtype)
-    made = values.astype(f"{values.dtype.kind}8[{_ARROWS_UNITS.get(unit, unit) if values.dtype.kind == 'M' else unit}]")
-    if step != 1 and not np.array_equal(made.astype(values.dtype), values, equal_nan=True):
-        raise ValueError(f"dates in steps of {step} {unit} that single ones do not hold; give datetime64[us]")
     return made.astype(made.dtype.newbyteorder("="), copy=False)
 
 
@@ -818,9 +820,8 @@ def _local_graph(value: Any, party: str) -> dict[str, NDArray[Any]]:
         found = {name: value.get(name) for name in ("edges", "features")}
     else:
         found = {"edges": getattr(value, "edge_index", None), "features": getattr(value, "x", None)}
-    for key in ("edge_weight", "edge_attr"):
-        if (value.get(key) if isinstance(value, Mapping) else getattr(value, key, None)) is not None:
-            raise BadInput(f"{party}: {key} is not allowed: edges have no weights here; leave it out")
+    given = dict(value) if isinstance(value, Mapping) else {name: getattr(value, name, None) for name in WEIGHTS}
+    refuse_weights([key for key in WEIGHTS if given.get(key) is not None], party)
     if missing := [name for name, one in found.items() if one is None]:
         raise BadInput(
             f"{party}: {type(value).__name__} lacks {' and '.join(missing)}: give edges (2, E) and features (N, F)"

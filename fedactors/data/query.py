@@ -192,23 +192,31 @@ def _is_filtered_table(select: Any) -> bool:
 
 
 _CHANGING = ("limit", "fetch", "tablesample", "rand", "uuid", "currentdate", "currenttimestamp", "currenttime", "into",
-             "first", "last", "anyvalue")  # fmt: skip
-"""What makes a view's rows others the next time, by sqlglot's names."""
-_OF_ORDER = ("rownumber", "lag", "lead", "firstvalue", "lastvalue", "nthvalue", "ntile")
-"""Functions over a window that ask for an order."""
-_CHANGING_FUNCTIONS = ("now", "today", "random", "gen_random_uuid", "nextval", "setseed", "current_setting", "getenv")
+             "first", "last", "anyvalue", "mode", "argmax", "argmin", "approxquantile", "approxtopk", "localtime",
+             "localtimestamp", "currentuser", "currentversion")  # fmt: skip
+"""What makes a view's rows others the next time, or one of several that are as good, by sqlglot's names."""
+_OF_ORDER = ("rownumber", "lag", "lead", "firstvalue", "lastvalue", "nthvalue", "ntile", "arrayagg", "groupconcat")
+"""Functions whose values follow from the order of rows, which they must name by a column."""
+_CHANGING_FUNCTIONS = re.compile(
+    "now|today|random.*|gen_random_uuid|nextval|setseed|current_.*|getenv|arbitrary|reservoir_quantile|arg_m.*|.*_by"
+    "|jsonb?_(object_|group_)?(agg|array|object)|xmlagg|txid_.*|pg_.*|inet_.*|timeofday|(clock|statement|transaction)_"
+    "timestamp|get_current_.*|last_insert_rowid|(total_)?changes"
+)
+"""Functions that sqlglot does not know, by their names in small letters."""
 
 
 def _view(name: str, body: Any, earlier: Sequence[Any], holders: Mapping[str, Sequence[str]]) -> View:
     from sqlglot import exp
 
     for node in body.walk():
-        is_unordered = isinstance(node, exp.Window) and node.this.key in _OF_ORDER and not node.args.get("order")
-        is_changing = isinstance(node, exp.Anonymous) and node.name.lower() in _CHANGING_FUNCTIONS
+        is_of_order = node.key in _OF_ORDER or (isinstance(node, exp.Distinct) and node.args.get("on") is not None)
+        is_unordered = is_of_order and not _names_order(node)
+        is_changing = isinstance(node, exp.Anonymous) and _CHANGING_FUNCTIONS.fullmatch(node.name.lower())
         if node.key in _CHANGING or is_changing or is_unordered:
+            shown_node = node.parent if isinstance(node.parent, exp.Window) else node
             raise UnsupportedQueryError(
-                f"sql: {node.sql(dialect='duckdb')!r} in {name} is not supported ({node.key}): its rows may be others "
-                "the next time"
+                f"sql: {shown_node.sql(dialect='duckdb')!r} in {name} is not supported ({node.key}): its rows may be "
+                "others the next time"
             )
     inner = {one.alias for one in body.find_all(exp.CTE)}
     before = {one.alias: one for one in earlier}
@@ -233,6 +241,15 @@ def _view(name: str, body: Any, earlier: Sequence[Any], holders: Mapping[str, Se
     with_ = ", ".join(one.sql(dialect="duckdb") for one in earlier if one.alias in needed)
     text = f"{f'WITH {with_} ' if with_ else ''}{body.sql(dialect='duckdb')}"
     return View(name, text, tuple(dict.fromkeys(tables)))
+
+
+def _names_order(node: Any) -> bool:
+    """Say whether the order of rows that a function or a ``DISTINCT ON`` goes by is that of a column's values."""
+    above = node.find_ancestor(exp.Window, exp.Select)
+    is_above = isinstance(above, exp.Window) or isinstance(node, exp.Distinct)
+    orders = (node.this, above.args.get("order") if is_above and above is not None else None)
+    named = [one for order in orders if isinstance(order, exp.Order) for one in order.expressions]
+    return any(one.find(exp.Column) is not None for one in named)
 
 
 Schema = Mapping[str, str]
@@ -846,9 +863,13 @@ def _advice_for(keys: Mapping[str, str]) -> str:
             f"numbers, write CAST({code} AS DOUBLE) = {number}, or CAST({code} AS VARCHAR) = CAST({number} AS VARCHAR)"
         )
     (text_kind, text), (kind, value) = sorted(keys.items(), key=lambda one: one[0] not in ("text", "other"))
-    if text_kind in ("text", "other"):
+    if text_kind == "other":
+        return f"{text} is of no kind that others have; let who holds it make it a text or a number by a view"
+    if kind in ("decimal", "float"):  # whose texts are written in several ways, 2, 2.0 and 2.00
+        return f"write CAST({text} AS DOUBLE) = {value}"
+    if text_kind == "text":
         as_text = f"LOWER({text})" if kind == "boolean" else text  # which SQL writes true and false
-        as_value = {"date": "DATE", "timestamp": "TIMESTAMP", "boolean": "BOOLEAN"}.get(kind, "BIGINT")
+        as_value = {"date": "DATE", "timestamp": "TIMESTAMP", "boolean": "BOOLEAN"}.get(kind, "DOUBLE")
         return f"write CAST({value} AS VARCHAR) = {as_text}, or CAST({text} AS {as_value}) = {value}"
     if set(keys) == {"date", "timestamp"}:
         return f"write CAST({keys['date']} AS TIMESTAMP) = {keys['timestamp']}"

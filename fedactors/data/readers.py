@@ -25,6 +25,7 @@ import codecs
 import contextlib
 import csv as python_csv
 import datetime
+import decimal
 import gzip
 import importlib
 import inspect
@@ -50,6 +51,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedactors.config import config
+from fedactors.data.columns import check_single
 from fedactors.data.values import (
     Column,
     CsvFormat,
@@ -677,6 +679,7 @@ def read_columns(
     wanted: Sequence[str] | None,
     csv: CsvFormat | None = None,
     whole: Collection[str] = (),
+    is_complete: bool = False,
     table: Any = None,
 ) -> dict[str, Column]:
     """Read the wanted columns of a file; those that it does not have are left out, to be named by the caller.
@@ -689,6 +692,7 @@ def read_columns(
         wanted: names of columns; None: all.
         csv: how a CSV file is written.
         whole: columns that stay as they are if they are lists.
+        is_complete: whether all places of lists must be wanted.
         table: a library's data set, where it was loaded before.
 
     Raises:
@@ -702,7 +706,10 @@ def read_columns(
     if not present:
         raise BadInput(f"{party}: path: {path} has no column")
     is_of_1904 = table is None and any(map(_FROM_1904.search, _parts_of_workbooks(path, _CALENDAR)))
-    return named_columns(arrays, present, f"{party}: {path}", wanted, csv=csv, whole=whole, is_of_1904=is_of_1904)
+    where = f"{party}: {path}"
+    return named_columns(
+        arrays, present, where, wanted, csv=csv, whole=whole, is_complete=is_complete, is_of_1904=is_of_1904
+    )
 
 
 def with_lists(wanted: Sequence[str] | None) -> list[str] | None:
@@ -720,6 +727,7 @@ def named_columns(
     *,
     csv: CsvFormat | None = None,
     whole: Collection[str] = (),
+    is_complete: bool = False,
     is_of_1904: bool = False,
 ) -> dict[str, Column]:
     """Return the wanted columns of those that were read, each place of lists as one: see `read_columns`.
@@ -731,6 +739,7 @@ def named_columns(
         wanted: names of columns; None: all.
         csv: how texts are written.
         whole: columns that stay as they are if they are lists.
+        is_complete: whether all places of lists must be wanted.
         is_of_1904: whether they are of a workbook that counts days from 1904 on.
 
     Raises:
@@ -745,6 +754,13 @@ def named_columns(
                 raise BadInput(
                     f"{where}: column {taken[0]}: is also what place {number} of the lists of column {name} is "
                     "called; name one of them differently"
+                )
+            others = [one for one in elements if one not in (wanted or elements)]
+            if is_complete and others and len(others) < len(elements):
+                raise BadInput(
+                    f"{where}: column {name}: its lists have {len(elements)} places, and of training "
+                    f"{len(elements) - len(others)}; list those that are meant under features, if the others do not "
+                    "count"
                 )
             arrays |= elements
     arrays = {name: one for name, one in arrays.items() if wanted is None or {name, list_of(name)} & set(wanted)}
@@ -830,7 +846,7 @@ def _read_file(
         kind, content = _content(path)
         if kind == "npy":
             arrays = _read_npy(content)
-            return arrays, list(arrays)
+            return _without_nulls(arrays, csv.null or ()), list(arrays)
         if kind in _COLUMNAR:
             arrays, present = _read_arrow(kind, path, party, wanted)
             return _without_nulls(arrays, csv.null or ()), present
@@ -859,15 +875,36 @@ def _read_file(
 
 
 def _without_nulls(arrays: Mapping[str, Any], nulls: Sequence[str]) -> dict[str, Any]:
-    """Return columns in which texts that mean that a value is missing are none."""
+    """Return columns in which texts that mean that a value is missing are none, and numbers that these texts write."""
     made = dict(arrays)
     for name, values in arrays.items() if nulls else ():
-        kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
-        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            texts = plain_values(values)
-            is_none = pc.is_in(texts, pa.array(nulls, texts.type))
-            made[name] = pc.if_else(is_none, pa.scalar(None, texts.type), texts)
+        kind = getattr(values, "type", None)
+        kind = kind.value_type if kind is not None and pa.types.is_dictionary(kind) else kind
+        if kind is None or _is_text(kind) or _is_number(kind):
+            plain = plain_values(values)
+            if len(listed := _of_type(nulls, plain.type)):
+                made[name] = pc.if_else(pc.is_in(plain, listed), pa.scalar(None, plain.type), plain)
     return made
+
+
+def _of_type(texts: Sequence[str], kind: Any) -> Any:
+    """Return those of some texts that are values of a type."""
+    found = []
+    for text in texts if _is_text(kind) or _is_number(kind) else ():
+        with contextlib.suppress(ValueError, ArithmeticError, pa.ArrowInvalid):
+            value: Any = decimal.Decimal(text) if _is_number(kind) else text
+            value = int(value) if pa.types.is_integer(kind) and value == int(value) else value
+            value = float(value) if pa.types.is_floating(kind) else value
+            found.append(pa.scalar(value, kind).as_py())
+    return pa.array(found, kind)
+
+
+def _is_text(kind: Any) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_number(kind: Any) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
 def _read_arrow(kind: str, path: Path, party: str, wanted: Sequence[str] | None) -> tuple[dict[str, Any], list[str]]:
@@ -1057,6 +1094,12 @@ def _read_workbook(content: Content, where: str) -> dict[str, Any]:
                 raise BadInput(
                     f"{where}: cell {cell.coordinate} is a formula whose value is not there: open and save it in Excel"
                 )
+    for cell in (cell for row in sheet.iter_rows() for cell in row) if books[0].epoch.year < 1904 else ():
+        if isinstance(cell.value, datetime.datetime) and cell.value < _MARCH_1900:
+            raise BadInput(
+                f"{where}: cell {cell.coordinate} is a date before March 1900, which programs count in two ways; write "
+                "such dates as texts"
+            )
     for column in sheet.iter_cols(min_row=2):
         _refuse_units(column, str(sheet.cell(1, column[0].column).value), where)
     head, *rows = ([_cell_value(cell) for cell in row] for row in sheet.iter_rows())
@@ -1084,6 +1127,7 @@ def _read_workbook(content: Content, where: str) -> dict[str, Any]:
     return {name: _cells([row[number] for row in rows]) for number, name in enumerate(found)}
 
 
+_MARCH_1900 = datetime.datetime(1900, 3, 1)
 _CALENDAR, _SHEETS = "xl/workbook.xml", "xl/worksheets/"
 _FROM_1904 = re.compile(rb"""\bdate1904=["'](?:1|true)["']""")
 
@@ -1544,6 +1588,8 @@ def _read_arrays(path: Path, party: str, image_folder: ImageFolder, is_new: bool
         )
     if not is_new:
         _refuse_equal(images, f"{party}: {path}")
+        steps = images.reshape(-1, *needed) if len(needed) > 1 else images[..., None]
+        check_single(np.moveaxis(steps, 1, -1) if image_folder.is_image else steps, f"{party}: {path}: images")
     ids = np.arange(len(images))
     if is_new:
         return Read(ids, image_folder.scaled(np.nan_to_num(images)), (), dict.fromkeys(bad.tolist(), "missing values"))

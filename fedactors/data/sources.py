@@ -221,11 +221,14 @@ class FileSource:
         others = self._roles if trained is None and self.needs_label else self.id_columns
         asked = None if wanted is None else [*others, *wanted]
         whole = set(self._roles) - set(self.targets)
+        is_new = trained is not None and self.features is None
         if self.view is not None:
             found, chosen = self.view.load(), with_lists(asked)
             arrays = {n: found.column(n) for n in found.column_names if chosen is None or n in chosen}
-            return named_columns(arrays, found.column_names, self.where, asked, whole=whole)
-        columns = read_columns(Path(self.path), self.party, wanted=asked, csv=self.csv, whole=whole, table=table)
+            return named_columns(arrays, found.column_names, self.where, asked, whole=whole, is_complete=is_new)
+        columns = read_columns(
+            Path(self.path), self.party, wanted=asked, csv=self.csv, whole=whole, is_complete=is_new, table=table
+        )
         index = () if wanted is not None else pandas_index(Path(self.path))
         return {name: column for name, column in columns.items() if name not in index or name in self._roles}
 
@@ -278,6 +281,8 @@ class FileSource:
         is_training = trained is None and self.needs_label
         self._check_columns(table, wanted or (), is_training)
         names = wanted if trained is not None and wanted is not None else self.names_of_features(table)
+        if (of_lists := next((name for name in names if name not in table), None)) is not None:
+            raise BadInput(f"{where}: column {of_lists}: holds lists, and in training it held one value in each row")
         self._check_rules(names if trained is None else ())
         columns = {name: table[name] for name in names}
         num_rows = len(next(iter(table.values())))

@@ -128,9 +128,11 @@ counted in two ways, else of the years 1 to 9999."""
 _ISO = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{8}|[0-9]{4}-?W[0-9]{2}(-?[0-9])?)([Tt ]|$)")
 """What a date of ISO 8601 begins with."""
 _HALF_OF_DAY = r"(?:\s*[AaPp][Mm])?\s*"
-_IN_A_ZONE = rf"[0-9][Tt ][0-9:.,]+{_HALF_OF_DAY}[+-](?:0[1-9]|1[0-4])(?::?[0-9]{{2}})?\s*$"
-_IN_NO_ZONE = rf"[0-9][Tt ][0-9:.,]+{_HALF_OF_DAY}$"
-"""Moments of another zone than UTC, and of one that nobody tells."""
+_OF_A_DAY = r"(?:[0-9][Tt][0-9:.,]+| [0-9]{1,2}:[0-9:.,]+| [0-9]{6}(?:[.,][0-9]+)?)"
+_WITH_OFFSET = rf"{_OF_A_DAY}{_HALF_OF_DAY}[+-][0-9]{{2}}(?::?[0-9]{{2}}(?::?[0-9]{{2}}(?:\.[0-9]+)?)?)?\s*$"
+_OFFSET_OF_UTC = r"[+-]00(?::?00(?::?00(?:\.0+)?)?)?\s*$"
+_NO_ZONE_NEEDED = r"[0-9]\s*(?i:z|utc|gmt)\s*$|^[^0-9]*$|^\s*-?[0-9]{9,}(?:\.[0-9]+)?\s*$"
+"""Moments that tell how far they are from UTC, those of UTC, and what names UTC, is no date, or counts since 1970."""
 _ZONE_OF_LETTERS = re.compile(r"[0-9]\s*([A-Za-z]{2,5})\s*$")
 NO_DAY = re.compile(r"0000-00-00([ T]00:00(:00(\.0+)?)?)?")
 """What MySQL writes for a date that is missing."""
@@ -162,9 +164,22 @@ def parse_date(text: str, pattern: Formats) -> datetime.datetime:
                 return _EPOCH + datetime.timedelta(seconds=float(seconds))
             if "%Z" in one and not _names_utc(text):
                 raise ValueError(f"{text!r} names a zone of this machine, which another one does not know")
+            if not all(re.search(digits, text) for digits in _runs_of(one)):
+                raise ValueError(f"{text!r} has a digit too few, and nobody knows of what")
             found = datetime.datetime.fromisoformat(text) if one == "iso" else datetime.datetime.strptime(text, one)
             return found if found.tzinfo is None else found.astimezone(datetime.UTC).replace(tzinfo=None)
     raise ValueError(f"{text!r} is no date")
+
+
+_WIDTHS = {**dict.fromkeys("dmyHMSIUW", "2"), "j": "3", "Y": "4", "G": "4", "f": "1,6"}
+
+
+@functools.cache
+def _runs_of(pattern: str) -> list[str]:
+    """Return patterns of the digits that numbers without anything between them have: of 1112024 strptime makes one."""
+    runs = re.findall(rf"(?:%[{''.join(_WIDTHS)}]){{2,}}", pattern.replace("%%", "%"))
+    found = ["".join(f"[0-9]{{{_WIDTHS[sign]}}}" for sign in run[1::2]) for run in runs]
+    return [f"(?<![0-9]){digits}(?![0-9])" for digits in found]
 
 
 def _names_utc(text: str) -> bool:
@@ -260,6 +275,8 @@ def half_read(pattern: str) -> str:
         return "%p counts beside %I only; give %I for the hour"
     if "I" in given and "p" not in given:
         return "%I leaves open which half of the day it is; give %H, or %p beside it"
+    if given & set("aAwu") and not given & set("djUWVcx"):
+        return "a day of the week counts beside a week only; write dates with their day, such as %Y-%m-%d"
     if given & set("UW") and not given & set("aAwu"):
         return "a week counts beside a day of the week (%w, %a) only; write dates with their day"
     return ""
@@ -324,7 +341,7 @@ _NUMBER_FORMS: tuple[dict[str, Any], ...] = (
 _WHOLE = re.compile(r"[+-]?[0-9]+\.0+")
 _WHOLE_TEXT = re.compile(r"(?:0|-?[1-9][0-9]*)(?:\.0+)?")
 _EXACT = {16: 2.0**11, 32: 2.0**24, 64: 2.0**53}
-"""Whole numbers that a float of so many bits holds one by one."""
+"""Below which a float of so many bits holds whole numbers one by one."""
 _LEAST_FULL, _LEAST_DOUBLE = 2.0**-1022, 2.0**-1074
 """Below the first double precision has fewer digits than elsewhere, and below the second nothing but 0."""
 _NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
@@ -396,7 +413,12 @@ def _from_numpy(values: NDArray[Any]) -> Any:
     if values.ndim != 1 or values.dtype.kind in "cV":
         raise Inexact(f"values of {values.ndim} dimensions and type {values.dtype}")
     if values.dtype.kind == "S":
-        values = np.char.decode(values, "utf-8")
+        try:
+            values = np.char.decode(values, "utf-8")
+        except UnicodeDecodeError as error:
+            raise Inexact(f"byte strings such as {error.object[:_MOST_SHOWN]!r}, written in another encoding") from None
+    if values.dtype.kind in "mM" and np.datetime_data(values.dtype)[0] != "generic":
+        values = in_arrows_unit(values)
     if values.dtype.kind == "U":
         return texts_of_numpy(values)
     values = values.astype(values.dtype.newbyteorder("="), copy=False)
@@ -405,6 +427,23 @@ def _from_numpy(values: NDArray[Any]) -> Any:
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):  # of several types
         texts = [None if one is None or one != one else value_text(one) for one in values.tolist()]
         return pa.array(texts, pa.string())
+
+
+_ARROWS_UNITS = {"Y": "D", "M": "D", "W": "D", "h": "s", "m": "s"}
+"""Of numpy's dates those that Arrow does not have, and the next finer one that it has."""
+
+
+def in_arrows_unit(values: NDArray[Any]) -> NDArray[Any]:
+    """Return dates or time spans that count single units, of those that Arrow has: it takes 5 times 10 s for 5 s.
+
+    Raises:
+        Inexact: their steps are no whole number of such units.
+    """
+    unit, step = np.datetime_data(values.dtype)
+    made = values.astype(f"{values.dtype.kind}8[{_ARROWS_UNITS.get(unit, unit) if values.dtype.kind == 'M' else unit}]")
+    if step != 1 and not np.array_equal(made.astype(values.dtype), values, equal_nan=True):
+        raise Inexact(f"dates in steps of {step} {unit} that single ones do not hold; give datetime64[us]")
+    return made.astype(made.dtype.newbyteorder("="), copy=False)
 
 
 def texts_of_numpy(values: NDArray[np.str_]) -> Any:
@@ -422,7 +461,7 @@ def exact_texts(values: Any, purpose: Purpose = "name") -> Any:
 
     Args:
         values: as `plain_values` gives them.
-        purpose: floats that are not whole are no names of anything, and those beyond 2^53 neither names nor keys, for
+        purpose: floats that are not whole are no names of anything, and those from 2^53 on neither names nor keys, for
             each may stand for several values; categories are called as Python writes them.
 
     Raises:
@@ -486,7 +525,7 @@ def _by_value(values: Any, text_of: Callable[[Any], str]) -> Any:
 def _float_texts(values: Any, purpose: Purpose, bits: int) -> Any:
     values = pc.if_else(pc.is_nan(values), pa.scalar(None, pa.float64()), values)
     present = values.drop_null()
-    is_large = pc.greater(pc.abs(present), _EXACT[bits])
+    is_large = pc.greater_equal(pc.abs(present), _EXACT[bits])  # to which the next whole number is rounded
     is_odd = pc.or_(is_large, pc.not_equal(present, pc.floor(present)))
     if not pc.any(is_odd).as_py():
         return pc.cast(values, pa.int64()).cast(pa.string())
@@ -494,7 +533,7 @@ def _float_texts(values: Any, purpose: Purpose, bits: int) -> Any:
     if refused is not None and pc.any(refused).as_py():
         raise Inexact(
             f"floats{_such_as(present.filter(refused))}, each of which may stand for several values: give text, or "
-            f"whole numbers up to 2^{math.log2(_EXACT[bits]):g}"
+            f"whole numbers below 2^{math.log2(_EXACT[bits]):g}"
         )
     return _by_value(values, value_text if purpose == "category" else _decimal_text)
 
@@ -750,13 +789,20 @@ class Column:
             )
         return numbers
 
-    def readable_numbers(self, where: str) -> tuple[NDArray[np.float64], dict[int, str]]:
+    def readable_numbers(self, where: str, *, new: bool = False) -> tuple[NDArray[np.float64], dict[int, str]]:
         """Return numbers as `numbers` does, and the texts that are none, by row; such a row has NaN.
+
+        Args:
+            where: party and file, for errors.
+            new: rows to predict, for which no rule can be given any more.
 
         Raises:
             BadInput: dates or lists.
         """
         numbers, bad = self._parsed()
+        if numbers is None and new:
+            kind = f"{_called(self.values.type)}{_such_as(self.values)}"
+            raise BadInput(f"{where}: column {self.name}: holds {kind}, and in training it held numbers")
         if numbers is None:
             self.numbers(where)
         assert numbers is not None
@@ -925,18 +971,22 @@ class Column:
         return self._parsed_dates(given, where)
 
     def zones(self) -> tuple[Any, Any]:
-        """Return which rows name a time zone other than UTC, and which are moments of none, as Arrow arrays (N)."""
-        kind, no = self.values.type, pa.scalar(False)
+        """Return which rows name a time zone other than UTC, and which name none, dates too, as Arrow arrays (N)."""
+        kind, types, no = self.values.type, pa.types, pa.scalar(False)
         if self.is_text:
-            found = [pc.match_substring_regex(self.values, pattern) for pattern in (_IN_A_ZONE, _IN_NO_ZONE)]
-        elif pa.types.is_timestamp(kind):
+            told, is_utc, needs_none = (
+                pc.match_substring_regex(self.values, pattern)
+                for pattern in (_WITH_OFFSET, _OFFSET_OF_UTC, _NO_ZONE_NEEDED)
+            )
+            found = [pc.and_not(told, is_utc), pc.invert(pc.or_(told, needs_none))]
+        elif types.is_timestamp(kind):
             is_utc = kind.tz is not None and kind.tz.upper() in _NAMES_OF_UTC
             found = [
                 pc.and_(pc.is_valid(self.values), pa.scalar(said))
                 for said in (bool(kind.tz) and not is_utc, not kind.tz)
             ]
         else:
-            found = [pc.and_(pc.is_valid(self.values), no)] * 2
+            found = [pc.and_(pc.is_valid(self.values), pa.scalar(said)) for said in (False, types.is_date(kind))]
         return pc.fill_null(found[0], no), pc.fill_null(found[1], no)
 
     def _parsed_dates(self, pattern: tuple[str, ...], where: str) -> tuple[NDArray[np.datetime64], dict[int, str]]:

@@ -172,7 +172,7 @@ def column_facts(data: pa.Table, features: Sequence[Feature], classes: Sequence[
     """Return what a partition knows of its features: categories (one_hot), or count, sum and sum of squares (numeric).
 
     Raises:
-        FeatureTypeError: a numeric feature holds NULL or NaN.
+        FeatureTypeError: a feature holds NULL, or NaN.
     """
     categories: list[tuple[str, ...]] = []
     numbers = np.zeros((3, len(features)))
@@ -293,7 +293,10 @@ def label_values(labels: pa.ChunkedArray, loss: str, name: str, classes: Sequenc
     if not np.isfinite(values).all():
         raise LabelError(f"label: {name} holds values that are no finite numbers")
     if loss == "logistic" and not np.isin(values, (0.0, 1.0)).all():
-        raise LabelError(f"label: {name} must hold 0 and 1 only for the logistic loss")
+        raise LabelError(
+            f"label: {name} must hold 0 and 1 only for the logistic loss; of others list the two "
+            'classes: classes = ["-1", "1"] under [task]'
+        )
     return values
 
 
@@ -306,9 +309,8 @@ def design_matrix(
 ) -> Array | SparseRows:
     """Return x_nD: each feature's columns in order, and a last column of ones for the label's table (`bias`).
 
-    Standardised numbers have mean 0 and deviation 1 over the vertical table (a constant column becomes 0). NULL is
-    a category of its own, written as an empty text; a category that `facts` lacks gives zeros. Of more than `WIDE`
-    columns only what is not zero is held.
+    Standardised numbers have mean 0 and deviation 1 over the vertical table (a constant column becomes 0). A category
+    that `facts` lacks gives zeros. Of more than `WIDE` columns only what is not zero is held.
     """
     encoded = zip(features, facts.categories, strict=True)
     width = bias + sum(len(known) if feature.encoding == "one_hot" else 1 for feature, known in encoded)
@@ -388,7 +390,7 @@ def encoding_of(features: Sequence[Feature], facts: Facts, standardise: bool) ->
     columns, mean, deviation = [], [], []
     for i, feature in enumerate(features):
         if feature.encoding == "one_hot":
-            rule = ColumnRule(type="categorical", missing="constant", fill="")
+            rule = ColumnRule(type="categorical")
             columns.append(FittedColumn(name=feature.column, rule=rule, categories=facts.categories[i]))
             mean += [0.0] * len(facts.categories[i])
             deviation += [1.0] * len(facts.categories[i])
@@ -423,7 +425,17 @@ def encode_new(rows: pa.Table, features: Sequence[Feature], fitted: Preprocessin
 
 
 def _texts(data: pa.Table, feature: Feature) -> pa.ChunkedArray:
-    return data.column(feature.column).cast(pa.string()).fill_null("")
+    column = data.column(feature.column)
+    if column.null_count:
+        raise FeatureTypeError(
+            f"features: {feature.column} is missing in {column.null_count} of {len(column)} rows; filter them in the "
+            f"query, or say under its party's columns {feature.column} = "
+            '{ type = "categorical", missing = "indicator" }'
+        )
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowNotImplementedError:
+        raise FeatureTypeError(f"features: {feature.column} holds {column.type}, no categories") from None
 
 
 def _category_indices(data: pa.Table, feature: Feature, categories: Sequence[str]) -> NDArray[np.int64]:
@@ -434,10 +446,17 @@ def _category_indices(data: pa.Table, feature: Feature, categories: Sequence[str
 
 def _numbers(data: pa.Table, feature: Feature) -> Array:
     column = data.column(feature.column)
-    values = np.asarray(pyarrow.compute.cast(column, pa.float64()).to_numpy(), dtype=np.float64)
+    try:
+        values = np.asarray(pyarrow.compute.cast(column, pa.float64()).to_numpy(), dtype=np.float64)
+    except pa.ArrowInvalid:
+        raise FeatureTypeError(
+            f"features: {feature.column} holds whole numbers beyond 2^53, which double precision merges; leave it out, "
+            "or take off in a view what all of them have in common"
+        ) from None
     if not np.isfinite(values).all():
         bad = int(np.count_nonzero(~np.isfinite(values)))
         raise FeatureTypeError(
-            f"features: {feature.column} has no finite number in {bad} of {len(values)} rows; filter them in the query"
+            f"features: {feature.column} has no finite number in {bad} of {len(values)} rows; filter them in the query "
+            f"(NaN too), such as by ABS({feature.column}) < 1e300"
         )
     return values

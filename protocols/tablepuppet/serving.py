@@ -183,7 +183,8 @@ class PredictingTable(NewRowsMember, MaskedTable):
         fitted = self.part.preprocessing
         assert fitted is not None
         work = Work("encode", float(local.data.num_rows * max(len(features), 1)))
-        self._encoded = await self.compute(data.encode_new, local.data, features, fitted, self.name, work=work)
+        found = await self.compute(data.encode_new, local.data, features, fitted, self.name, work=work)
+        self._encoded = dataclasses.replace(found, rejected={**self.nameless(local.data), **found.rejected})
         return local
 
     @remote(caller=SERVER, only="joiners", once=True)

@@ -78,8 +78,8 @@ def test_dates_that_are_counted(kind, tmp_path):
 
 
 IDS = {
-    "single precision": (pa.array([16777218.0, 1.0], pa.float32()), "up to 2\\^24"),
-    "half precision": (pa.array(np.array([2050, 1], np.float16)), "up to 2\\^11"),
+    "single precision": (pa.array([16777218.0, 1.0], pa.float32()), "below 2\\^24"),
+    "half precision": (pa.array(np.array([2050, 1], np.float16)), "below 2\\^11"),
     "zero bytes": (pa.array(["a\0", "a"]), "holds zero bytes such as b'a.x00'"),
     "UUIDs as bytes": (pa.array([b"\0" * 16, b"\1" * 16], pa.binary(16)), "holds zero bytes"),
 }

@@ -191,7 +191,7 @@ class NodeHolder(Client):
         assert self.rows is not None
         edges = self._part.edges
         ids = [str(name) for name in self._block.ids[self.rows].tolist()]
-        sparse, self.vocabulary = edges.load_sparse(ids, self._known)
+        sparse, self.vocabulary = edges.load_sparse(ids, set(self._block.ids.tolist()), self._known)
         self._features = np.concatenate([self._local_features(self.rows).astype(np.float32), sparse], axis=1)
         (self._indptr, self._indices), num_edges, num_lost = edges.load(ids)
         return num_edges, num_lost

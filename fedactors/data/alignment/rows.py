@@ -37,7 +37,7 @@ from fedactors.actors.actor import Actor, Client, Server
 from fedactors.actors.context import Work
 from fedactors.actors.remote import CLIENT, DRIVER, SAME_PARTY, SERVER, remote
 from fedactors.data.alignment.ids import tell_partners
-from fedactors.data.columns import COLUMNS, FittedColumn, Preprocessing
+from fedactors.data.columns import COLUMNS, NO_ID, FittedColumn, Preprocessing
 from fedactors.data.databases import SourceError, in_memory, rows_of
 from fedactors.data.datasets.catalogue import Task
 from fedactors.data.description import layout_of, load_description
@@ -258,6 +258,12 @@ class NewRowsMember(JoinMember):
     def called_by(self) -> tuple[str, ...]:
         """The columns that rows are called by in predictions."""
         return self._table_owner.partition.id_columns or self._table.called_by
+
+    def nameless(self, rows: pa.Table) -> dict[int, str]:
+        """Return which rows of the label's table miss the ids that predictions are found by, and why they have none."""
+        names = self._table_owner.partition.id_columns if self.trained["label_column"] is not None else ()
+        missing = [Column(name, rows.column(name)).is_missing() for name in names]
+        return dict.fromkeys(np.flatnonzero(np.any(missing, axis=0)).tolist() if missing else (), NO_ID)
 
     async def _read(self) -> UserRows:
         check_called(self.called_by, self.name)
@@ -564,7 +570,7 @@ class NewRowHolder(NewRowsMember, RowHolder):
         }
         return NewSlice(
             block.features,
-            tuple(block.unusable.items()),
+            tuple({**self.nameless(whole.take(order)), **block.unusable}.items()),
             self.positions,
             in_memory(whole.select(self.called_by)).rows,
             order,

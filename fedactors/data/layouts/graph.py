@@ -26,7 +26,8 @@ Shapes: N nodes (of tables: shared ones), E edges, F features of one client.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,11 +36,12 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
+from fedactors.data.columns import check_single
 from fedactors.data.datasets.catalogue import describe
 from fedactors.data.datasets.load import GraphDataset, csr_of, load_graph, to_csr
 from fedactors.data.layouts.vertical import VerticalData, VerticalPart
 from fedactors.data.party_rows import NO_PART, PartyBlock, SplitKind, check_block, check_ids, draw_parts, split
-from fedactors.data.readers import arrays_of, read_columns
+from fedactors.data.readers import arrays_of, names_of_columns, read_columns
 from fedactors.data.values import Column, CsvFormat, IdRule, row_names
 from fedactors.errors import BadInput
 from fedactors.messages.codec import wire_type
@@ -281,6 +283,7 @@ class GraphFiles:
     def _local(self, num_known: int | None) -> tuple[npt.NDArray[np.float32], tuple[Index, Index]]:
         party = self.party
         found = _arrays(Path(self.file), ("edges", "features"), f"parties.{party}")
+        refuse_weights(found, party)
         edges, features = found["edges"], found["features"]
         num_nodes = len(features) if num_known is None else num_known
         if edges.dtype.kind not in "iu" and edges.size:
@@ -293,10 +296,14 @@ class GraphFiles:
             raise BadInput(f"features of {party}: shape {features.shape} is not allowed: it must be (nodes, columns)")
         if features.dtype.kind not in "fiub":
             raise BadInput(f"features of {party}: type {features.dtype} is not allowed: give numbers")
+        if not np.isfinite(features).all():
+            raise BadInput(f"features of {party}: values that are not finite are not allowed")
+        if num_known is not None:
+            check_single(features, f"features of {party}")
         with np.errstate(over="ignore"):
             features_NF = features.astype(np.float32)
         if not np.isfinite(features_NF).all():
-            raise BadInput(f"features of {party}: values that are not finite are not allowed")
+            raise BadInput(f"features of {party}: values are infinite in single precision; write them in another unit")
         return features_NF, csr_of(edges, num_nodes)
 
 
@@ -328,6 +335,12 @@ def read_nodes(path: Path) -> NodeSplit:
     if len(np.unique(labels)) == 1:
         raise BadInput(f"labels: {labels[0]} at every node is not allowed: there must be at least two classes")
     labels_N = labels.astype(np.int64)
+    for name in _SPLITS:
+        if (shape := found[name].shape)[1:]:
+            raise BadInput(
+                f"{name}: shape {shape} is not allowed: that is {shape[1]} splits of the nodes; give one of them, such "
+                f"as {name}[:, 0], of the same number in all three"
+            )
     if all(found[name].dtype == np.bool_ for name in _SPLITS):
         return from_masks(labels_N, *(found[name] for name in _SPLITS))
     for name in _SPLITS:
@@ -342,7 +355,22 @@ def _arrays(path: Path, names: tuple[str, ...], where: str) -> dict[str, npt.NDA
     found = arrays_of(path, where)
     if missing := [name for name in names if name not in found]:
         raise BadInput(f"{where}: {path} lacks {', '.join(missing)}")
-    return {name: found[name] for name in names}
+    return found
+
+
+WEIGHTS = ("edge_weight", "edge_weights", "edge_attr", "weight", "weights")
+"""What edges' weights are called, which no model sees."""
+
+
+def refuse_weights(names: Iterable[str], where: str) -> None:
+    """Refuse edges that are said to have weights.
+
+    Raises:
+        BadInput: naming what says so.
+    """
+    for name in names:
+        if name in WEIGHTS:
+            raise BadInput(f"{where}: {name} is not allowed: edges have no weights here; leave it out")
 
 
 # --- a graph in tables ------------------------------------------------------------------------------------------------
@@ -381,9 +409,11 @@ class EdgeFile:
             the file has; how many of them end at nodes that are not there.
 
         Raises:
-            BadInput: the file cannot be read, lacks a column, or misses an id.
+            BadInput: the file cannot be read, lacks a column, misses an id, or has a column of weights.
         """
-        columns = iter(self._read(self.path, [name for end in self.ends for name in end]))
+        named = [name for end in self.ends for name in end]
+        columns = iter(read := self._read(self.path, named, [name for name in WEIGHTS if name not in named]))
+        refuse_weights([column.name for column in read[len(named) :]], self._at(self.path))
         ends = [[next(columns) for _ in end] for end in self.ends]
         index_of = {name: number for number, name in enumerate(ids_N)}
         found = (
@@ -394,47 +424,83 @@ class EdgeFile:
         return to_csr(pairs, len(ids_N)), len(found), len(found) - len(known)
 
     def load_sparse(
-        self, ids_N: Sequence[str], trained: Sequence[str] | None = None
+        self, ids_N: Sequence[str], known: Collection[str], trained: Sequence[str] | None = None
     ) -> tuple[NDArray[np.float32], tuple[str, ...]]:
         """Read the sparse features as columns (N, F), with their names; nothing where there is no file.
 
         Args:
-            ids_N: of the nodes, in their order; others are left out.
+            ids_N: of the shared nodes, in their order; others are left out.
+            known: ids of all of the party's nodes.
             trained: of nodes to predict the features that training saw: others are left out.
 
         Raises:
-            BadInput: the file cannot be read, lacks a column, misses an id, or a value is not finite.
+            BadInput: the file cannot be read, lacks a column, misses an id or a feature, has one of them twice or of a
+                node that is not there, or a value is not finite or no single one in single precision.
         """
         if self.sparse is None:
             return np.zeros((len(ids_N), 0), np.float32), ()
+        where = self._at(self.sparse)
         node, feature, *value = self._read(self.sparse, ("node", "feature"), optional=("value",))
-        nodes, features = self._ids([node]), row_names([feature], (), f"{self.party}: {self.sparse}")
+        others = [] if value else [name for name in self._names(self.sparse) if name not in ("node", "feature")]
+        if others:
+            raise BadInput(f"{where}: no column value, and {', '.join(others)} is not read: call the values' column so")
+        nodes, features = self._ids([node]), self._ids([feature], ())
+        self._refuse_rows(node, nodes, features, known)
         names = tuple(sorted(set(features))) if trained is None else tuple(trained)
         if len(ids_N) * len(names) > _MOST_NUMBERS:
             raise BadInput(
-                f"{self.party}: {self.sparse}: {len(names)} features of {len(ids_N)} nodes are not allowed: at most "
+                f"{where}: {len(names)} features of {len(ids_N)} nodes are not allowed: at most "
                 f"{_MOST_NUMBERS} numbers in all"
             )
-        numbers = value[0].numbers(f"{self.party}: {self.sparse}") if value else np.ones(len(nodes))
-        if not np.isfinite(numbers).all():
-            raise BadInput(f"{self.party}: {self.sparse}: column value: only finite numbers are allowed")
+        numbers = value[0].numbers(where) if value else np.ones(len(nodes))
+        with np.errstate(over="ignore"):
+            is_finite = bool(np.isfinite(numbers.astype(np.float32)).all())
+        if not is_finite:
+            raise BadInput(f"{where}: column value: only numbers that are finite in single precision are allowed")
+        if trained is None:
+            _check_single_values(numbers, features, where)
         row = {name: number for number, name in enumerate(ids_N)}
         column = {name: number for number, name in enumerate(names)}
         made = np.zeros((len(ids_N), len(names)), np.float32)
         for one, what, number in zip(nodes, features, numbers.tolist(), strict=True):
             if one in row and what in column:
-                made[row[one], column[what]] += number
+                made[row[one], column[what]] = number
         return made, names
+
+    def _refuse_rows(self, node: Column, nodes: Sequence[str], features: Sequence[str], known: Collection[str]) -> None:
+        """Refuse sparse rows that would be left out, or of which only one could be meant."""
+        first: dict[tuple[str, str], int] = {}
+        for row, pair in enumerate(zip(nodes, features, strict=True)):
+            if pair[0] not in known:
+                raise BadInput(
+                    f"{self._at(self.sparse)}: {node.row(row)}: node {pair[0]!r} is none of the {len(known)} nodes of "
+                    f"{self.party}, such as {next(iter(known), '')!r}; leave such rows out"
+                )
+            if (other := first.setdefault(pair, row)) < row:
+                raise BadInput(
+                    f"{self._at(self.sparse)}: feature {pair[1]!r} of node {pair[0]!r} stands in {node.row(other)} and "
+                    f"in {node.row(row)}; leave one of them out, or add them up"
+                )
+
+    def _at(self, path: str | None) -> str:
+        return f"{self.party}: {path}"
+
+    def _names(self, path: str) -> list[str]:
+        return names_of_columns(Path(path), self.party, self.csv)
 
     def _read(self, path: str, wanted: Sequence[str], optional: Sequence[str] = ()) -> list[Column]:
         read = read_columns(Path(path), self.party, wanted=[*wanted, *optional], csv=self.csv)
         for name in wanted:
             if name not in read:
-                raise BadInput(f"{self.party}: {name!r} is not a column of {path} (it has {', '.join(read) or 'none'})")
+                has = ", ".join(self._names(path)) or "none"
+                raise BadInput(
+                    f"{self.party}: {name!r} is not a column of {path} (it has {has}); where no line names them, say "
+                    f"csv = {{ names = {json.dumps(list(wanted))} }}"
+                )
         return [read[name] for name in (*wanted, *optional) if name in read]
 
-    def _ids(self, columns: Sequence[Column]) -> list[str]:
-        texts = row_names(columns, self.id_rules, self.party)
+    def _ids(self, columns: Sequence[Column], rules: Sequence[IdRule] | None = None) -> list[str]:
+        texts = row_names(columns, self.id_rules if rules is None else rules, self.party)
         if "" in texts:
             names = " and ".join(column.name for column in columns)
             raise BadInput(f"{self.party}: column {names}: {texts.count('')} values are missing")
@@ -474,6 +540,16 @@ class GraphTablesPart:
             raise BadInput(f"{self.party}: {block.origin}: no feature column: every party needs at least one")
         return block
 
+    def check(self) -> None:
+        """Read all files as training does, as if all parties had all of the own nodes.
+
+        Raises:
+            BadInput: as of training.
+        """
+        ids = [str(name) for name in self.read().ids.tolist()]
+        self.edges.load_sparse(ids, set(ids))
+        self.edges.load(ids)
+
 
 @wire_type
 class GraphTables:
@@ -495,6 +571,16 @@ class GraphTables:
         """
         rows = self.rows.part(party)
         return GraphTablesPart(rows=rows, edges=self.edges[self.parties.index(party)])
+
+
+def _check_single_values(numbers: NDArray[np.float64], features: Sequence[str], where: str) -> None:
+    """Check sparse values as `check_single` does, those of each feature by themselves."""
+    if (numbers.astype(np.float32) == numbers).all():
+        return
+    names, codes = np.unique(np.asarray(features), return_inverse=True)
+    parts = np.split(numbers[np.argsort(codes, kind="stable")], np.cumsum(np.bincount(codes))[:-1])
+    for name, part in zip(names.tolist(), parts, strict=True):
+        check_single(part[:, None], f"{where}: feature {name}")
 
 
 def node_parts(block: PartyBlock, order_N: Index, how: SplitKind, seed: int) -> NDArray[np.uint8]:

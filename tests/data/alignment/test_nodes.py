@@ -72,7 +72,7 @@ def make(folder, prefix="", count=60, labelled=True):
         write(folder, f"{prefix}{name}.csv", [head, *([ids[a], ids[b]] for a, b in pairs), *extra])
     words = [
         [ids[row], word, 1 + row % 2]
-        for row in range(count)
+        for row in range(2, count)
         for word in (["sun"] if taste[row] > 0 else ["rain", "fog"])
     ]
     write(

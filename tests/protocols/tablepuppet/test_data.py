@@ -25,7 +25,7 @@ def part(ages, towns):
 
 
 def test_partitions_encode_as_the_whole_table_would():
-    parts = [part([1, 3], ["b", None]), part([8], ["a"])]
+    parts = [part([1, 3], ["b", ""]), part([8], ["a"])]
     facts = merge_facts([column_facts(part, FEATURES) for part in parts])
     whole = pa.concat_tables(parts)
     assert facts.categories[1] == ("", "a", "b")
@@ -45,6 +45,23 @@ def test_an_unknown_category_gives_zeros_and_raw_numbers_stay():
 def test_missing_numbers_are_a_named_error():
     with pytest.raises(FeatureTypeError, match="age has no finite number in 1 of 2 rows"):
         column_facts(part([1, None], ["a", "b"]), FEATURES)
+
+
+def test_missing_categories_are_refused_as_a_rule_of_the_column_would():
+    with pytest.raises(FeatureTypeError, match=r"town is missing in 1 of 2 rows; .* missing = \"indicator\" }"):
+        column_facts(part([1, 2], ["a", None]), FEATURES)
+
+
+@pytest.mark.parametrize(
+    ("feature", "values", "told"),
+    [
+        (Feature("x", "integer"), [2**53 + 1, 1], "holds whole numbers beyond 2"),
+        (Feature("x", "other", "one_hot"), [[1], [2]], "holds list<.*>, no categories"),
+    ],
+)
+def test_values_that_no_number_and_no_text_holds_are_named(feature, values, told):
+    with pytest.raises(FeatureTypeError, match=f"^features: x {told}"):
+        column_facts(pa.table({"x": values}), (feature,))
 
 
 def test_labels_become_numbers_bits_or_classes():
