@@ -356,6 +356,33 @@ def is_code(value: Any) -> bool:
     return isinstance(value, str) and ":" in value
 
 
+class UserCode:
+    """For a config whose settings `loss` and `metric` may name code: a mixin without fields of its own."""
+
+    loss: str
+    metric: str
+
+    def check_user_code(self) -> None:
+        """Refuse another word than the usual one that is no address.
+
+        Raises:
+            ValueError: it is neither.
+        """
+        for name, usual in (("loss", "auto"), ("metric", "none")):
+            if (value := getattr(self, name)) != usual and not is_code(value):
+                raise ValueError(f"{name}: {value!r} is not allowed: give {usual}, or package.module:function")
+
+    @property
+    def user_loss(self) -> str:
+        """Address of the user's loss; empty: the task's."""
+        return self.loss if is_code(self.loss) else ""
+
+    @property
+    def user_metric(self) -> str:
+        """Address of the user's metric; empty: none."""
+        return self.metric if is_code(self.metric) else ""
+
+
 def code_named_in(config: Any) -> dict[str, str]:
     """Return the addresses that a config names, by field; what a base class marks, its heirs cannot unmark."""
     return {name: value for name in sorted(code_fields(type(config))) if is_code(value := getattr(config, name))}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+from pathlib import Path
 from typing import ClassVar, Literal, get_type_hints
 
 import pytest
@@ -191,3 +193,13 @@ def test_what_protocols_say_is_ignored_are_settings(name: str) -> None:
         for other, values in others.items():
             for value in values or ():
                 TypeAdapter(hints[other]).validate_python(value)
+
+
+def test_no_two_protocols_configs_say_the_same_method():
+    """What two configs mean alike stands once, in a base of both."""
+    said: dict[str, set[str]] = {}
+    for path in sorted((Path(__file__).parents[1] / "protocols").glob("*/config.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                said.setdefault(ast.dump(node), set()).add(f"{path.parent.name}.{node.name}")
+    assert not [names for names in said.values() if len(names) > 1]

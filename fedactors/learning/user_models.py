@@ -309,7 +309,8 @@ def _measured(task: Task, target_N: Array, output_NO: Array, metric: Any) -> Any
     asked = [] if isinstance(metric, torch.nn.Module) else _argument_names(metric)
     if asked[:1] == ["y_true"] or str(getattr(metric, "__module__", "")).startswith("sklearn."):
         wants_scores = len(asked) > 1 and asked[1] in ("y_score", "y_prob", "y_proba")
-        return metric(target_N, score_N if wants_scores else chosen_N)
+        is_pair = task == "multiclass" and score_N.shape[1] == 2  # of two classes scikit-learn takes the second's alone
+        return metric(target_N, (score_N[:, 1] if is_pair else score_N) if wants_scores else chosen_N)
     outputs = torch.from_numpy(score_N if isinstance(metric, torch.nn.Module) else output_NO)
     targets = torch.from_numpy(target_N if task == "regression" else target_N.astype(np.int64))
     return metric(outputs.squeeze(1) if outputs.shape[1:] == (1,) else outputs, targets)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from fedactors.config import Device, NamedCode, OnlyWith, config, is_code
+from fedactors.config import Device, NamedCode, OnlyWith, UserCode, config, is_code
 from fedactors.learning.metrics import Task
 from fedactors.learning.optimizers import OptimizerSpec, Schedule, StepSettings
 from fedactors.privacy.accounting import ClientPrivacy, RecordPrivacy
@@ -73,7 +73,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 
 
 @config
-class HorizontalConfig(StepSettings):
+class HorizontalConfig(UserCode, StepSettings):
     """Options of a run of FedAvg and its relatives.
 
     On tables FedAvg and FedProx take local steps that follow from each client's own rows unless they are given. FedAvg
@@ -274,9 +274,7 @@ class HorizontalConfig(StepSettings):
             raise ValueError("precision: bf16 is not allowed with float64")
         self._check_privacy()
         self._check_record_privacy()
-        for name, usual in (("loss", "auto"), ("metric", "none")):
-            if (value := getattr(self, name)) != usual and not is_code(value):
-                raise ValueError(f"{name}: {value!r} is not allowed: give {usual}, or package.module:function")
+        self.check_user_code()
         if self.clients_per_process is not None and self.clients_per_process < self.clients_per_site:
             raise ValueError(
                 f"clients_per_process: {self.clients_per_process} is not allowed: the {self.clients_per_site} clients "
@@ -477,16 +475,6 @@ class HorizontalConfig(StepSettings):
     def measures_columns(self) -> bool:
         """Whether columns are standardised by sums: never where noise hides clients or rows."""
         return self.standardisation == "sums" and not self.is_noised
-
-    @property
-    def user_loss(self) -> str:
-        """Address of the user's loss; empty: the task's."""
-        return self.loss if is_code(self.loss) else ""
-
-    @property
-    def user_metric(self) -> str:
-        """Address of the user's metric; empty: none."""
-        return self.metric if is_code(self.metric) else ""
 
     @property
     def user_aggregation(self) -> str:

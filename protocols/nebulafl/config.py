@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from fedactors.config import Device, NamedCode, OnlyWith, config, is_code, named_files
+from fedactors.config import Device, NamedCode, OnlyWith, UserCode, config, is_code, named_files
 from fedactors.errors import BadInput
 from fedactors.learning.optimizers import OptimizerSpec, StepSettings
 from fedactors.privacy.accounting import ClientPrivacy, RecordPrivacy
@@ -92,7 +92,7 @@ class Times:
 
 
 @config
-class NebulaFLConfig(StepSettings):
+class NebulaFLConfig(UserCode, StepSettings):
     """Options of a run; times are virtual seconds in the simulated runtime and seconds on Ray."""
 
     sections: ClassVar = {
@@ -307,9 +307,7 @@ class NebulaFLConfig(StepSettings):
         if self.secure_aggregation:
             self._check_secure_aggregation()
         self._check_noise()
-        for name, usual in (("loss", "auto"), ("metric", "none")):
-            if (value := getattr(self, name)) != usual and not is_code(value):
-                raise ValueError(f"{name}: {value!r} is not allowed: give {usual}, or package.module:function")
+        self.check_user_code()
         if self.ablation in ("random", "random-resource") and self.resource_policy not in ("nebulafl", "random"):
             raise ValueError(
                 f"resource_policy: {self.resource_policy!r} is not allowed with ablation={self.ablation}, "
@@ -404,16 +402,6 @@ class NebulaFLConfig(StepSettings):
             middle = (least + most) // 2
             least, most = (middle, most) if self.epsilon_of(middle, num_rows) <= self.max_epsilon else (least, middle)
         return least
-
-    @property
-    def user_loss(self) -> str:
-        """Address of the user's loss; empty: the task's."""
-        return self.loss if is_code(self.loss) else ""
-
-    @property
-    def user_metric(self) -> str:
-        """Address of the user's metric; empty: none."""
-        return self.metric if is_code(self.metric) else ""
 
     def container_outages(self) -> list[tuple[str, int, float, float]]:
         """Return (center, container, from, to) of each outage."""

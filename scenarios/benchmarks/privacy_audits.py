@@ -310,19 +310,23 @@ def rows(point: tuple[str, Mapping[str, Any]], seed: int) -> RunRow:
     return RunRow(protocol=MTCD.name, seed=seed, data=source, config=as_dict(config), metrics=metrics)
 
 
+NOISED: dict[str, dict[str, Any]] = {
+    "clients": {"client_clip_norm": 0.5, "client_noise_multiplier": 2.0},
+    "rows": {"record_clip_norm": 1.0, "record_noise_multiplier": 2.0},
+}
 WHOLE: dict[str, tuple[Any, dict[str, Any], dict[str, dict[str, Any]]]] = {
     "horizontal": (
         HORIZONTAL,
         {"model": "linear", "num_clients": 8, "num_rounds": 3, "dirichlet": 0.5, "num_training": 1200}
         | {"optimizer": "sgd", "learning_rate": 0.05, "schedule": "constant", "batch_size": 32, "local_epochs": 1}
         | {"layers": 3, "standardisation": "none"},
-        {"off": {}, "sums": {"secure_aggregation": True}},
+        {"off": {}, "sums": {"secure_aggregation": True}, **NOISED},
     ),
     "nebulafl": (
         NEBULAFL,
         {"algorithm": "fedavg-hierarchical", "on_party_loss": "stop", "num_centers": 4, "num_containers": 16}
         | {"model": "linear", "num_rounds": 3, "num_training": 1200, "duration": 20000.0},
-        {"off": {}, "sums": {"secure_aggregation": True}},
+        {"off": {}, "sums": {"secure_aggregation": True}, **NOISED},
     ),
     "mtcd": (
         MTCD,

@@ -1,13 +1,13 @@
 """What differential privacy costs federated averaging in accuracy, on three data sets, paired by seed.
 
     python scenarios/benchmarks/private_averaging.py [--seeds 0,1] [--only digits/adaptive] [--out FOLDER] [--smoke]
-    python scenarios/benchmarks/private_averaging.py --flower                  # needs `flwr`: its own functions too
+    python scenarios/benchmarks/private_averaging.py --others                  # needs `flwr` and `pfl`: their code too
 
-100 clients train a linear model, with the noise of each setting in `SETTINGS`; the five clients of the last two have
-more rows each, as DP-SGD needs. A row is one run: the headline metric on the test rows in points, and epsilon at delta
-1e-5 of whoever pays most. With ``--out`` each row is appended to ``private_averaging.jsonl``, and what is there is not
-made again. The table has the mean over seeds, and the paired difference to the same clients without noise with its
-95 % t interval.
+100 clients train a linear model, with the noise of each setting in `SETTINGS`; the five clients of two of them have
+more rows each, as DP-SGD needs, and so have NebulaFL's six containers in three centers. A row is one run: the headline
+metric on the test rows in points, and epsilon at delta 1e-5 of whoever pays most. With ``--out`` each row is appended
+to ``private_averaging.jsonl``, and what is there is not made again. The table has the mean over seeds, and the paired
+difference to the same clients without noise with its 95 % t interval.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,17 @@ from fedactors.cli.terminal import guarded
 from fedactors.runs.compare import paired_difference
 
 Row = dict[str, Any]
+Foreign = tuple[Callable[[Any, list[Any]], Any], float, Callable[[], list[int]]]
+"""A server's step of a model and the clients' ones, epsilon, and who takes part in a round."""
 MODEL: dict[str, Any] = {
     "model": "linear", "dirichlet": None, "optimizer": "sgd", "schedule": "constant", "learning_rate": 0.5,
-    "batch_size": 32, "local_epochs": 2, "local_baseline": False,
+    "batch_size": 32, "local_epochs": 2,
 }  # fmt: skip
-MANY = {"num_clients": 100, "clients_per_site": 10, "num_rounds": 40}
-FEW = {"num_clients": 5, "num_rounds": 10, "batch_size": 64}
+MANY = {"local_baseline": False, "num_clients": 100, "clients_per_site": 10, "num_rounds": 40}
+FEW = {"local_baseline": False, "num_clients": 5, "num_rounds": 10, "batch_size": 64}
+CENTERS: dict[str, Any] = {
+    "num_centers": 3, "num_containers": 6, "active_per_center": 1, "batch_size": 64, "local_epochs": 1, "momentum": 0.0,
+}  # fmt: skip
 SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "100 clients": ("100 clients", MANY),
     "fixed clip": ("100 clients", {**MANY, "client_clip_norm": 1.0, "client_noise_multiplier": 4.0}),
@@ -48,12 +53,21 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
         {**MANY, "client_clip_norm": 1.0, "client_noise_multiplier": 4.0, "secure_aggregation": True},
     ),
     "fixed clip, Flower's code": ("100 clients", {**MANY, "client_clip_norm": 1.0, "client_noise_multiplier": 4.0}),
+    "sampled clients, pfl's code": (
+        "100 clients",
+        {**MANY, "client_clip_norm": 0.4, "client_noise_multiplier": 2.0, "client_sampling_rate": 0.3},
+    ),
     "5 clients": ("5 clients", FEW),
     "rows": ("5 clients", {**FEW, "record_clip_norm": 1.0, "record_noise_multiplier": 2.0}),
+    "NebulaFL": ("NebulaFL", CENTERS),
+    "NebulaFL, rows": ("NebulaFL", {**CENTERS, "record_clip_norm": 1.0, "record_noise_multiplier": 4.0}),
+    "NebulaFL, containers": ("NebulaFL", {**CENTERS, "client_clip_norm": 0.5, "client_noise_multiplier": 8.0}),
 }
 """By name the setting without noise that it is compared with, and what is set beside `MODEL`."""
 BY_FLOWER = "fixed clip, Flower's code"
 """The setting whose clipping, noise and mean are those of ``flwr`` (1.42), of its server-side fixed clipping."""
+BY_PFL = "sampled clients, pfl's code"
+"""The setting whose cohorts, clipping, noise, mean and account are those of ``pfl`` (0.6)."""
 DATA: dict[str, tuple[str, dict[str, Any]]] = {
     "digits": ("test/accuracy", {}),
     "bank": ("test/auc", {"num_training": 5_000}),
@@ -68,10 +82,13 @@ def row_of(data: str, setting: str, seed: int, smoke: bool = False) -> Row:
 
     metric, size = DATA[data]
     given = MODEL | SETTINGS[setting][1] | size | ({"num_rounds": 2} if smoke else {})
-    if setting == BY_FLOWER:
-        points, epsilon = by_flower(data, given, metric, seed)
+    if setting in OTHERS:
+        points, epsilon = by_another(data, given, metric, seed, setting)
         return {"data": data, "setting": setting, "seed": seed, "points": points, "epsilon": epsilon}
-    run = fedactors.simulate("horizontal", data, seed=seed, **given)
+    protocol = "nebulafl" if "num_centers" in given else "horizontal"
+    if protocol == "nebulafl" and metric == "test/auc":  # its tasks are of classes
+        metric, given = "test/roc_auc_score", given | {"metric": "sklearn.metrics:roc_auc_score"}
+    run = fedactors.simulate(protocol, data, seed=seed, **given)
     epsilons = [line["epsilon"] for line in run.privacy.to_arrow().to_pylist() if line.get("epsilon") is not None]
     return {
         "data": data,
@@ -82,15 +99,13 @@ def row_of(data: str, setting: str, seed: int, smoke: bool = False) -> Row:
     }
 
 
-def by_flower(data: str, given: Mapping[str, Any], metric: str, seed: int) -> tuple[float, float]:
-    """Train the same clients by the same local steps, and clip, average and noise by Flower's functions.
+def by_another(data: str, given: Mapping[str, Any], metric: str, seed: int, setting: str) -> tuple[float, float]:
+    """Train the same clients by the same local steps; clip, average and noise by the code of Flower or of pfl.
 
     Returns:
         The headline metric in points, and epsilon of a client.
     """
     import numpy as np
-    from flwr.server.strategy.aggregate import aggregate
-    from flwr.supercore.differential_privacy import add_gaussian_noise_inplace, compute_clip_model_update, compute_stdv
 
     from fedactors.actors.context import derived_seed
     from fedactors.config import build
@@ -102,31 +117,91 @@ def by_flower(data: str, given: Mapping[str, Any], metric: str, seed: int) -> tu
     from protocols.horizontal.config import HorizontalConfig
     from protocols.horizontal.data import load_data, model_spec
 
-    np.random.seed(seed)  # of which Flower draws
+    np.random.seed(seed)  # of which both draw
     config = build(HorizontalConfig, dict(given))
     dealt = load_data(config, data, seed)
     clients = [rows_of(rows_key(dealt.client(number))) for number in range(dealt.num_clients)]
     spec = model_spec(config, inputs=clients[0][0].shape[1:], task=dealt.task, num_classes=dealt.num_classes)
-    model_P, norm = initial_vector(spec, derived_seed(seed, "all clients", "model")), float(given["client_clip_norm"])
+    model_P = initial_vector(spec, derived_seed(seed, "all clients", "model"))
+    step, epsilon, cohort = OTHERS[setting](config, len(clients))
     for number in range(1, config.num_rounds + 1):
+        drawn = sorted(cohort())
         results = train_clients(
             spec,
-            [model_P] * len(clients),
-            clients,
-            seeds=[derived_seed(seed, f"client {client}", f"rows {number}") for client in range(len(clients))],
+            [model_P] * len(drawn),
+            [clients[client] for client in drawn],
+            seeds=[derived_seed(seed, f"client {client}", f"rows {number}") for client in drawn],
             training=local_training(config, dealt.task, number),
-            weights=[None] * len(clients),
+            weights=[None] * len(drawn),
             together=True,
         )
-        answers = [([result.vector.copy()], 1) for result in results]
-        for made, _ in answers:
-            compute_clip_model_update(made, [model_P], norm)
-        mean = aggregate(answers)
-        noise = compute_stdv(config.client_noise_multiplier, norm, len(clients))
-        add_gaussian_noise_inplace(mean, noise)
-        model_P = np.asarray(mean[0], np.float32)
+        model_P = np.asarray(step(model_P, [result.vector for result in results]), np.float32)
     found = evaluate_model(spec, model_P, *rows_of(rows_key(dealt.test())), task=dealt.task)
-    return 100 * found[metric.partition("/")[2]], config.epsilon_of(config.num_rounds)
+    return 100 * found[metric.partition("/")[2]], epsilon
+
+
+def flower_step(config: Any, num_clients: int) -> Foreign:
+    """Return the server's step by Flower's functions, our own epsilon, and who takes part in a round: all."""
+    from flwr.server.strategy.aggregate import aggregate
+    from flwr.supercore.differential_privacy import add_gaussian_noise_inplace, compute_clip_model_update, compute_stdv
+
+    def step(model_P: Any, models: list[Any]) -> Any:
+        answers = [([model.copy()], 1) for model in models]
+        for made, _ in answers:
+            compute_clip_model_update(made, [model_P], config.client_clip_norm)
+        mean = aggregate(answers)
+        noise = compute_stdv(config.client_noise_multiplier, config.client_clip_norm, len(models))
+        add_gaussian_noise_inplace(mean, noise)
+        return mean[0]
+
+    return step, config.epsilon_of(config.num_rounds), lambda: list(range(num_clients))
+
+
+def pfl_step(config: Any, num_clients: int) -> Foreign:
+    """Return the server's step by pfl-research's mechanism, epsilon by its accountant, and a cohort of its sampler."""
+    from pfl.common_types import Population
+    from pfl.context import CentralContext, UserContext
+    from pfl.data.sampling import get_user_sampler
+    from pfl.metrics import Metrics
+    from pfl.privacy import CentrallyAppliedPrivacyMechanism, GaussianMechanism, PLDPrivacyAccountant
+    from pfl.stats import MappedVectorStatistics
+
+    account = PLDPrivacyAccountant(
+        num_compositions=config.num_rounds,
+        sampling_probability=config.client_sampling_rate,
+        mechanism="gaussian",
+        delta=config.delta,
+        noise_parameter=config.client_noise_multiplier,
+    )
+    mechanism = CentrallyAppliedPrivacyMechanism(
+        GaussianMechanism.from_privacy_accountant(account, config.client_clip_norm)
+    )
+    size = round(config.client_sampling_rate * num_clients)
+    sampler = get_user_sampler("minimize_reuse", list(range(num_clients)))  # by turns, as its benchmarks do
+    context = CentralContext(
+        current_central_iteration=0,
+        do_evaluation=False,
+        cohort_size=size,
+        population=Population.TRAIN,
+        algorithm_params=None,
+        model_train_params=None,
+    )
+
+    def step(model_P: Any, models: list[Any]) -> Any:
+        total = None
+        for model in models:
+            stats = MappedVectorStatistics({"model": (model - model_P).astype("float64")}, weight=1.0)
+            user = UserContext(num_datapoints=1, seed=None)
+            clipped, _ = mechanism.postprocess_one_user(stats=stats, user_context=user)
+            total = clipped if total is None else total + clipped
+        noised, _ = mechanism.postprocess_server(stats=total, central_context=context, aggregate_metrics=Metrics())
+        noised.reweight(1.0)  # the mean over the cohort, as its algorithms take it
+        return model_P + noised["model"]
+
+    return step, float(account.epsilon), lambda: [sampler() for _ in range(size)]
+
+
+OTHERS = {BY_FLOWER: flower_step, BY_PFL: pfl_step}
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -162,7 +237,7 @@ def main() -> int:
     parser.add_argument("--seeds", default="0,1,2,3,4")
     parser.add_argument("--only", default="", help="runs whose DATA/SETTING holds this text")
     parser.add_argument("--out", type=Path, help="folder of private_averaging.jsonl")
-    parser.add_argument("--flower", action="store_true", help="also the setting of Flower's code")
+    parser.add_argument("--others", action="store_true", help="also the settings of Flower's and pfl's code")
     parser.add_argument("--smoke", action="store_true", help="digits, one seed, two rounds")
     given = parser.parse_args()
     file = None if given.out is None else given.out / "private_averaging.jsonl"
@@ -172,7 +247,7 @@ def main() -> int:
     for seed in seeds[: 1 if given.smoke else None]:
         for data in list(DATA)[: 1 if given.smoke else None]:
             for setting in SETTINGS:
-                is_left_out = setting == BY_FLOWER and not given.flower
+                is_left_out = setting in OTHERS and not given.others
                 if is_left_out or given.only not in f"{data}/{setting}" or (data, setting, seed) in made:
                     continue
                 rows.append(row_of(data, setting, seed, given.smoke))

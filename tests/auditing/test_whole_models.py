@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import fedactors
 from fedactors.auditing.attacks import models_surface, run_attacks
 from fedactors.auditing.audit import Attack
 from fedactors.config import build
@@ -93,6 +95,28 @@ def test_attacks_succeed_on_an_open_run_and_not_on_a_protected_one(name: str) ->
     for one in telling:
         assert bare[one].low > bare[one].chance, one
         assert hidden[one].is_chance, one
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["horizontal", "nebulafl"])
+def test_where_clients_are_hidden_by_noise_their_accounts_pass_the_audit_with_attacks(
+    name: str, tmp_path: Path
+) -> None:
+    """Figures of the ledger follow from their ingredients, and whose rows a model is of is found by guessing."""
+    small: dict[str, dict[str, Any]] = {
+        "horizontal": {"num_clients": 8, "num_rounds": 2},
+        "nebulafl": {"num_centers": 2, "num_containers": 4, "active_per_center": 1, "duration": 40.0},
+    }
+    noise = {"client_clip_norm": 0.5, "client_noise_multiplier": 2.0}
+    words = {"model": "linear", "num_training": 400, **small[name], **noise}
+    run = fedactors.simulate(name, "digits", out=tmp_path, **words)
+    assert any(line["epsilon"] for line in run.privacy)
+    found = run.audit(attacks=True)
+    assert found.ledger.agrees
+    assert not found.refuted
+    attacks = {one.name.partition(":")[0]: one for one in found.attacks}
+    assert {"membership", "source"} <= attacks.keys()
+    assert all(one.is_chance for kind, one in attacks.items() if kind == "source")
 
 
 def test_public_data_have_no_attacker() -> None:

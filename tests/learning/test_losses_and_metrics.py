@@ -96,6 +96,14 @@ def test_what_a_metric_is_given_is_what_its_arguments_say(task):
         assert user_metrics(task, target, output, "sklearn.metrics:roc_auc_score")["roc_auc_score"] == expected
 
 
+@pytest.mark.parametrize("name", ["roc_auc_score", "average_precision_score", "brier_score_loss", "log_loss"])
+def test_of_two_classes_scores_are_the_probabilities_of_the_second(name):
+    output, target = RNG.normal(size=(30, 2)), np.arange(30) % 2
+    probability = 1 / (1 + np.exp(output[:, 0] - output[:, 1]))
+    found = user_metrics("multiclass", target, output, f"sklearn.metrics:{name}")
+    assert found == {name: pytest.approx(getattr(sklearn.metrics, name)(target, probability))}
+
+
 def test_a_metric_of_torchmetrics():
     torchmetrics = pytest.importorskip("torchmetrics", reason="needs torchmetrics")
     metric = torchmetrics.Accuracy(task="multiclass", num_classes=10)
