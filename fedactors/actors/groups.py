@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar, cast
@@ -63,6 +64,53 @@ def surviving_loss(consequence: str) -> Iterator[list[PartyLost]]:
     except PartyLost as loss:
         losses.append(loss)
         _log.warning("%s; %s", loss, consequence)
+
+
+def started(call: Callable[..., Awaitable[T]], *args: Any) -> asyncio.Future[T]:
+    """Make a call and return its reply; an error of the call itself is the reply's, so that others' are not left."""
+    try:
+        return asyncio.ensure_future(call(*args))
+    except Exception as error:
+        failed: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        failed.set_exception(error)
+        return failed
+
+
+async def settle(replies: Sequence[asyncio.Future[Any]], is_survived: Callable[[BaseException], bool]) -> None:
+    """Wait for all replies; where the waiting is cancelled, so are they.
+
+    As `asyncio.gather` does, without a task for each call. Raises the first error that is not survived, at once.
+    """
+    if not replies:
+        return
+    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    num_left = len(replies)
+
+    def take(reply: asyncio.Future[Any]) -> None:
+        nonlocal num_left
+        num_left -= 1
+        error = None if reply.cancelled() else reply.exception()  # an error is taken, late or not
+        if over.done():
+            return
+        if reply.cancelled():
+            over.cancel()
+        elif error is not None and not is_survived(error):
+            over.set_exception(error)
+        elif num_left == 0:
+            over.set_result(None)
+
+    for reply in replies:
+        reply.add_done_callback(take)
+    try:
+        await over
+    except asyncio.CancelledError:
+        for reply in replies:
+            reply.cancel()
+        raise
+
+
+def _too_late(name: str, seconds: float) -> CallTimeout:
+    return CallTimeout(name, f"it gave no answer within {seconds:g} s")
 
 
 class ActorGroup(Generic[C]):
@@ -242,18 +290,17 @@ class ActorGroup(Generic[C]):
     async def _ask(
         self, call: Callable[[str], Awaitable[T]], names: Sequence[str], whole: bool, timeout: float | None
     ) -> dict[str, T]:
-        seconds = self._timeout if timeout is None else timeout
+        seconds, wanted = self._timeout if timeout is None else timeout, frozenset(names)
         replies: dict[str, T] = {}
         while True:
-            asked = [name for name in self.members if name in names and name not in replies]
+            asked = [name for name in self.members if name in wanted and name not in replies]
             with self._span():
-                found = await asyncio.gather(*(self._ask_one(call, name, seconds) for name in asked))
-            losses = [loss for _, loss in found if loss is not None]
-            replies |= {name: reply[0] for name, (reply, _) in zip(asked, found, strict=True) if reply}
+                found, lost = await self._ask_once(call, asked, seconds)
+            losses = list(lost.values())
+            replies |= found
             if self.on_loss == "return":
-                for name, (_, loss) in zip(asked, found, strict=True):
-                    if loss is not None:
-                        self.leave(name)  # whomever its answer names
+                for name in lost:
+                    self.leave(name)  # whomever its answer names
             if losses:
                 await self._after(losses)
                 if whole:
@@ -262,31 +309,60 @@ class ActorGroup(Generic[C]):
                 return {name: replies[name] for name in self.names if name in replies}
             # who is still a member without an answer needed a party that was lost: it is asked again
 
-    async def _ask_one(
-        self, call: Callable[[str], Awaitable[T]], name: str, seconds: float
-    ) -> tuple[tuple[T] | tuple[()], PartyError | None]:
-        async def answer() -> T:
-            asked = asyncio.ensure_future(call(name)) if self.on_loss == "return" else call(name)
-            try:
-                async with self._caller.clock.timeout(seconds):
-                    return await (asyncio.shield(asked) if isinstance(asked, asyncio.Future) else asked)
-            except TimeoutError:
-                if self.on_loss == "return":
-                    asyncio.ensure_future(asked).add_done_callback(lambda late: self._came_late(name, late))
-                raise CallTimeout(name, f"it gave no answer within {seconds:g} s") from None
+    async def _ask_once(
+        self, call: Callable[[str], Awaitable[T]], names: Sequence[str], seconds: float
+    ) -> tuple[dict[str, T], dict[str, PartyError]]:
+        """Return replies and survived losses, by name; one limit is for all: a timer for each costs as much as a call.
 
+        Raises:
+            PartyError: a failure that is not survived, at once.
+        """
         if self._failed is not None:
             raise self._failed
         if self.on_loss == "restart":
-            return (await self.repeat(answer, of=(name,)),), None
+            done = await asyncio.gather(*(self._ask_until_back(call, name, seconds) for name in names))
+            return dict(zip(names, done, strict=True)), {}
+        asked = {name: started(call, name) for name in names}
+        # under "return" who is late goes on
+        waited_for = [asyncio.shield(reply) if self.on_loss == "return" else reply for reply in asked.values()]
+        late: list[str] = []
         try:
-            return (await answer(),), None
-        except PartyFailed:
-            raise
-        except PartyError as loss:
-            if self.on_loss == "stop" or (self.on_loss == "return" and isinstance(loss, Refused)):
-                raise
-            return (), loss
+            async with self._caller.clock.timeout(seconds):
+                await settle(waited_for, self._is_survived)
+        except TimeoutError:
+            late = [name for name, reply in asked.items() if not reply.done() or reply.cancelled()]
+            if self.on_loss == "return":
+                for name in late:
+                    asked[name].add_done_callback(functools.partial(self._came_late, name))
+            elif unfinished := [asked[name] for name in late if not asked[name].done()]:
+                await asyncio.wait(unfinished)  # they were cancelled
+        replies: dict[str, T] = {}
+        losses: dict[str, PartyError] = {}
+        for name, reply in asked.items():
+            loss = _too_late(name, seconds) if name in late else cast("PartyError | None", reply.exception())
+            if loss is None:
+                replies[name] = reply.result()
+            elif self._is_survived(loss):
+                losses[name] = loss
+            else:
+                raise loss
+        return replies, losses
+
+    async def _ask_until_back(self, call: Callable[[str], Awaitable[T]], name: str, seconds: float) -> T:
+        async def answer() -> T:
+            try:
+                async with self._caller.clock.timeout(seconds):
+                    return await call(name)
+            except TimeoutError:
+                raise _too_late(name, seconds) from None
+
+        return await self.repeat(answer, of=(name,))
+
+    def _is_survived(self, error: BaseException) -> bool:
+        """Say whether an answer that is an error leaves the others' answers to be taken."""
+        if not isinstance(error, PartyError) or isinstance(error, PartyFailed) or self.on_loss == "stop":
+            return False
+        return self.on_loss != "return" or not isinstance(error, Refused)
 
     def _came_late(self, name: str, late: asyncio.Future[Any]) -> None:
         """Hear the answer of a party that was late, which nobody needs any more; a loss is no answer."""

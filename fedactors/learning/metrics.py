@@ -64,23 +64,49 @@ def known(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if name in told or not math.isnan(value)}
 
 
-def import_metrics() -> None:
-    """Import what metrics are computed with: a second or more, which would else pass on a run's clock."""
-    import sklearn.metrics  # noqa: F401
-
-
 def auc(labels: ArrayLike, scores: ArrayLike) -> float:
     """Return the area under the ROC curve, ties counted one half; NaN if one class is absent.
 
     Equals the probability that a positive sample's score exceeds a negative's.
     """
-    from sklearn.metrics import roc_auc_score
-
     positive_B = np.asarray(labels).ravel() > 0
     score_B = np.asarray(scores).ravel()
     if positive_B.shape != score_B.shape:
         raise ValueError(f"labels and scores differ in length: {positive_B.size} and {score_B.size}")
-    return float("nan") if positive_B.all() or not positive_B.any() else float(roc_auc_score(positive_B, score_B))
+    if not np.isfinite(score_B).all():
+        raise ValueError("scores are not finite")
+    right_T, wrong_T = _counts_above(positive_B, score_B)
+    num_pairs = float(right_T[-1]) * float(wrong_T[-1])
+    if num_pairs == 0.0:
+        return float("nan")
+    return float(np.diff(wrong_T, prepend=0.0) @ (right_T + np.append(0.0, right_T[:-1]))) / (2 * num_pairs)
+
+
+def _counts_above(positive_B: NDArray[Any], score_B: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return how many positives and negatives score at least each distinct score, from the highest on."""
+    order_B = np.argsort(score_B)[::-1]
+    sorted_B, right_B = score_B[order_B], np.cumsum(positive_B[order_B], dtype=np.float64)
+    last_T = np.append(np.flatnonzero(sorted_B[1:] != sorted_B[:-1]), len(sorted_B) - 1)
+    return right_B[last_T], last_T + 1.0 - right_B[last_T]
+
+
+def _average_precision(positive_B: NDArray[Any], score_B: NDArray[Any]) -> float:
+    right_T, wrong_T = _counts_above(positive_B, score_B)
+    return float(np.diff(right_T, prepend=0.0) @ (right_T / (right_T + wrong_T))) / float(right_T[-1])
+
+
+def _f1(label_BL: NDArray[Any], chosen_BL: NDArray[Any]) -> NDArray[Any]:
+    """Return the F1 score of each column of what is there and what is chosen; 0 where neither is ever."""
+    both_L = (label_BL & chosen_BL).sum(axis=0)
+    either_L = label_BL.sum(axis=0) + chosen_BL.sum(axis=0)
+    return 2.0 * both_L / np.maximum(either_L, 1)
+
+
+def _r2(target: NDArray[Any], value: NDArray[Any]) -> float:
+    """Return the mean over columns of the share of their variance; of one without, 1 where all is right, else 0."""
+    error = ((target - value) ** 2).sum(axis=0)
+    spread = ((target - target.mean(axis=0)) ** 2).sum(axis=0)
+    return float(np.mean(np.where(spread == 0, error == 0, 1.0 - error / np.where(spread == 0, 1.0, spread))))
 
 
 def accuracy(labels: ArrayLike, outputs: ArrayLike) -> float:
@@ -127,8 +153,6 @@ def task_metrics(task: str, targets: ArrayLike, outputs: ArrayLike) -> dict[str,
     One that is not defined on these rows (the AUC of a single class) is NaN. Outputs that are not finite give a loss
     that is not finite, and nothing else.
     """
-    from sklearn import metrics
-
     if task == "tokens":
         return token_metrics([(targets, outputs)])
     if task == "multilabel":
@@ -143,11 +167,11 @@ def task_metrics(task: str, targets: ArrayLike, outputs: ArrayLike) -> dict[str,
         rows = (shape[0], -1) if len(shape) > 1 else shape
         r2 = float("nan")
         if shape[0] > 1:
-            r2 = float(metrics.r2_score(target_B.reshape(rows), value_B.reshape(rows)))
+            r2 = _r2(target_B.astype(np.float64).reshape(rows), value_B.astype(np.float64).reshape(rows))
         return {
             "rmse": error,
             "loss": error**2,
-            "mae": float(metrics.mean_absolute_error(target_B, value_B)),
+            "mae": float(np.mean(np.abs(target_B.astype(np.float64) - value_B))),
             "r2": r2,
         }
     found = {"accuracy": accuracy(target_B, output), "loss": log_loss(target_B, output)}
@@ -155,15 +179,14 @@ def task_metrics(task: str, targets: ArrayLike, outputs: ArrayLike) -> dict[str,
         return found
     label_B, chosen_B = target_B.astype(np.int64), _chosen(output)
     present = np.unique(label_B)
-    recall = metrics.recall_score(label_B, chosen_B, labels=present, average="macro", zero_division=0)
-    found["balanced_accuracy"] = float(recall)
+    found["balanced_accuracy"] = float(np.mean([(chosen_B[label_B == one] == one).mean() for one in present]))
     if task == "binary":
         known = len(present) == 2
         found = {"auc": auc(label_B, output), **found}
-        found["f1"] = float(metrics.f1_score(label_B, chosen_B, zero_division=0))
-        found["pr_auc"] = float(metrics.average_precision_score(label_B, output.ravel())) if known else float("nan")
+        found["f1"] = float(_f1(label_B == 1, chosen_B == 1))
+        found["pr_auc"] = _average_precision(label_B == 1, output.ravel()) if known else float("nan")
     else:
-        found["f1"] = float(metrics.f1_score(label_B, chosen_B, average="macro", zero_division=0))
+        found["f1"] = float(np.mean([_f1(label_B == one, chosen_B == one) for one in np.union1d(present, chosen_B)]))
     found["calibration_error"] = calibration_error(label_B, output)
     return found
 
@@ -198,8 +221,6 @@ def counted(
 
 def _label_metrics(target_BL: NDArray[Any], logit_BL: NDArray[Any]) -> dict[str, float]:
     """Return the metrics of several labels, each there (1) or not (0)."""
-    from sklearn import metrics
-
     logit, label_BL, chosen_BL = logit_BL.astype(np.float64), target_BL > 0, logit_BL > 0
     found = {
         "accuracy": float((label_BL == chosen_BL).all(axis=1).mean()),
@@ -210,8 +231,8 @@ def _label_metrics(target_BL: NDArray[Any], logit_BL: NDArray[Any]) -> dict[str,
     aucs = [auc(label_BL[:, number], logit[:, number]) for number in range(label_BL.shape[1])]
     defined = [one for one in aucs if not math.isnan(one)]
     found = {"auc": float(np.mean(defined)) if defined else float("nan"), **found}
-    for name, average in (("f1", "macro"), ("micro_f1", "micro")):
-        found[name] = float(metrics.f1_score(label_BL, chosen_BL, average=average, zero_division=0))
+    found["f1"] = float(np.mean(_f1(label_BL, chosen_BL)))
+    found["micro_f1"] = float(_f1(label_BL.ravel(), chosen_BL.ravel()))
     if len(aucs) <= MOST_LABELS:
         found |= {f"auc_{number}": one for number, one in enumerate(aucs)}
     return found

@@ -8,16 +8,17 @@ A client without a link to the server is reached over others (`ServedParty.relay
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from fedactors.actors.context import Work
-from fedactors.actors.groups import ActorGroup, surviving_loss
+from fedactors.actors.groups import ActorGroup, settle, started, surviving_loss
 from fedactors.actors.remote import CLIENT, DRIVER, remote
-from fedactors.errors import CallTimeout, Refused
+from fedactors.errors import CallTimeout, PartyLost, Refused
 from fedactors.secure_sums.actors import SecureSums
 from protocols.mtcd import messages
 from protocols.mtcd.actors import SealingServer, ServedParty, TokenClient
@@ -37,6 +38,7 @@ from protocols.mtcd.message_compression import Estimates, Transforms, unpack
 from protocols.mtcd.messages import seal_of
 from protocols.mtcd.roaming import Issue, Roaming, RoamingPlan
 
+_log = logging.getLogger(__name__)
 _PROBE_MARGIN = 1.1
 """The Rayleigh quotient of few probes is below the eigenvalue."""
 
@@ -211,24 +213,27 @@ class GatheringServer(SealingServer):
 
     async def _ask(self, endpoint: str, orders: Mapping[int, Any]) -> dict[int, Any]:
         """Send clients their orders at once; return the replies of those that are still there, in the given order."""
-        replies = await asyncio.gather(*(self._ask_one(client, endpoint, order) for client, order in orders.items()))
-        return {client: reply for client, reply in zip(orders, replies, strict=True) if reply is not None}
+        replies = [started(self._call, client, endpoint, order) for client, order in orders.items()]
+        await settle(replies, lambda error: isinstance(error, PartyLost))
+        found = {}
+        for client, reply in zip(orders, replies, strict=True):
+            if (loss := reply.exception()) is not None:
+                _log.warning("%s; the others go on", loss)
+            elif reply.result() is not None:
+                found[client] = reply.result()
+        return found
 
-    async def _ask_one(self, client: int, endpoint: str, order: Any) -> Any:
-        """Call a client's endpoint, over others where it has no link.
-
-        None when it, or one of them, was lost meanwhile.
-        """
+    def _call(self, client: int, endpoint: str, order: Any) -> Awaitable[Any]:
+        """Call a client's endpoint, over others where it has no link."""
         route = tuple(self._names[station] for station in self.roaming.route(client))
-        with surviving_loss("the others go on"):
-            if len(route) == 1 or (client not in self.order_keys and route):  # before the clients have told their keys
-                return await getattr(self.peer(route[-1], ServedParty), endpoint)(order)
-            first = self.peer(route[0], ServedParty)
-            self.num_relayed += 1
-            seal = seal_of(self.order_keys[client], self.num_relayed, order)
-            envelope = messages.RelayedZ if isinstance(order, (messages.SyncedZ, messages.Probe)) else messages.Relayed
-            return await first.relay(envelope(route[1:], self.num_relayed, seal, order))
-        return None
+        if len(route) == 1 or (client not in self.order_keys and route):  # before the clients have told their keys
+            reply: Awaitable[Any] = getattr(self.peer(route[-1], ServedParty), endpoint)(order)
+            return reply
+        first = self.peer(route[0], ServedParty)
+        self.num_relayed += 1
+        seal = seal_of(self.order_keys[client], self.num_relayed, order)
+        envelope = messages.RelayedZ if isinstance(order, (messages.SyncedZ, messages.Probe)) else messages.Relayed
+        return first.relay(envelope(route[1:], self.num_relayed, seal, order))
 
     async def _collect(self, endpoint: str, orders: Mapping[int, Any], round_: int, fresh: bool = True) -> None:
         """Send each client its order and merge the representations that come back into Z, in the clients' order."""

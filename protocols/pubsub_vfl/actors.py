@@ -41,7 +41,6 @@ from fedactors.learning.metrics import (
     Split,
     accuracy,
     auc,
-    import_metrics,
     known,
     local_baseline,
     rmse,
@@ -541,7 +540,6 @@ class ActiveWorker(PartyWorker):
         if self._data.task == "regression" and math.isfinite(self.config.label_epsilon):
             raise BadInput(f"label_epsilon: {self.config.label_epsilon} is not allowed: a regression has no classes")
         await super().load()
-        import_metrics()
 
     def _build(self, num_features: int) -> None:
         super()._build(num_features)

@@ -1,7 +1,8 @@
 """Hops per second of MTCD's actors in the simulated runtime, against a plain numpy loop of the same arithmetic.
 
 1,000 clients with 50 features each, 1,000 samples, ridge, full batch: both do the same walks, the same steps and, for
-mtcd, the same syncs (a call and a representation for every client visited, beside the hops); stcd is the bare walk.
+mtcd, the same syncs (a call and a representation for every client visited, beside the hops); stcd is the bare walk. In
+svfl every client is visited in every round and sends its representation, and a hop is one such visit.
 The loop has no actors, messages, ledger, virtual clock or checks. Seconds are those of the processor of this one
 process, so that waiting for others' load does not count. Both are measured in the same process, by turns.
 
@@ -40,7 +41,7 @@ from scenarios.paper.study import put_rows
 
 
 def plain_loop(config: MtcdConfig, data: GeneratedData, blocks: list[Any], seed: int) -> tuple[float, int, Any]:
-    """Do Algorithm 2 on arrays; return (processor seconds, visits, Z)."""
+    """Do Algorithm 1, Algorithm 2 or SVFL's rounds on arrays; return (processor seconds, visits, Z)."""
     problem, labels_N = problem_of(config), data.labels()[0]
     plan = plan_roaming(config, make_graph(config, seed), seed)
     roaming = Roaming(plan)
@@ -66,6 +67,18 @@ def plain_loop(config: MtcdConfig, data: GeneratedData, blocks: list[Any], seed:
                 client = next_client(walk, hop, links[client])
             thetas[client], z_N = visit(client, thetas[client], z_N)
         return time.process_time() - start, config.num_rounds * (config.num_hops + 1), z_N
+    if config.algorithm == "svfl":
+        for _ in range(config.num_rounds):
+            moved = [visit(client, thetas[client], z_N)[0] for client in range(config.num_clients)]
+            z_N = z_N.copy()
+            for client, theta_D in enumerate(moved):
+                thetas[client], h_N = theta_D, algorithm.represent(blocks[client], theta_D)
+                z_N += h_N
+                if client in known:
+                    z_N -= known[client]
+                known[client] = h_N
+            problem.loss(z_N, labels_N, config.num_samples)
+        return time.process_time() - start, config.num_rounds * config.num_clients, z_N
     for round_ in range(config.num_rounds):
         copies: dict[int, dict[int, Any]] = {}
         for issue in roaming.begin(round_):
@@ -124,7 +137,7 @@ def actors(config: MtcdConfig, data: GeneratedData, seed: int) -> tuple[float, R
 def main() -> None:
     """Measure and print both, and their ratio."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--algorithm", choices=("stcd", "mtcd"), default="stcd")
+    parser.add_argument("--algorithm", choices=("stcd", "mtcd", "svfl"), default="stcd")
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--features", type=int, default=50, help="per client")
     parser.add_argument("--samples", type=int, default=1000)
@@ -136,15 +149,15 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", type=Path, metavar="FILE", help="put the row into this table of runs")
     args = parser.parse_args()
+    walk = {"num_tokens": args.tokens if args.algorithm == "mtcd" else 1, "num_hops": args.hops}
     config = build(
         MtcdConfig,
         {
             "algorithm": args.algorithm,
+            **({} if args.algorithm == "svfl" else walk),
             "num_clients": args.clients,
             "num_features": args.clients * args.features,
             "num_samples": args.samples,
-            "num_tokens": 1 if args.algorithm == "stcd" else args.tokens,
-            "num_hops": args.hops,
             "num_local_steps": args.local_steps,
             "num_rounds": args.rounds,
             "record_every": args.rounds,

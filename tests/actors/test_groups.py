@@ -12,9 +12,10 @@ import pytest
 from fedactors.actors.actor import Client, Server
 from fedactors.actors.groups import ActorGroup, Incomplete, OnLoss, surviving_loss
 from fedactors.actors.remote import DRIVER, PEERS, remote
-from fedactors.errors import BadInput, CallTimeout, PartyFailed, PartyLost
+from fedactors.errors import BadInput, CallTimeout, PartyFailed, PartyLost, Refused
 from fedactors.messages.codec import message
 from fedactors.network.links import Link, Network
+from fedactors.runtime.simulation.network import VirtualClock, VirtualLoop
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 
 NAMES = ("c", "a", "b")
@@ -155,6 +156,70 @@ def test_who_has_no_message_is_not_asked() -> None:
         return names(await group.ask(lambda worker: worker.add(Number(0.0))))
 
     assert play(drive) == Names(("c", "a", "b"), (0.0, 1.0, 0.0))
+
+
+@pytest.mark.parametrize("on_loss", ["stop", "skip", "drop"])
+def test_asking_takes_one_limit_and_no_task_a_party(on_loss: OnLoss, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks: list[Any] = []
+    limits: list[float | None] = []
+    make, limit = VirtualLoop.create_task, VirtualClock.timeout
+
+    def create_task(*args: Any, **settings: Any) -> Any:
+        tasks.append(args)
+        return make(*args, **settings)
+
+    def timeout(clock: VirtualClock, seconds: float | None) -> Any:
+        limits.append(seconds)
+        return limit(clock, seconds)
+
+    monkeypatch.setattr(VirtualLoop, "create_task", create_task)
+    monkeypatch.setattr(VirtualClock, "timeout", timeout)
+
+    async def drive(runtime: SimulatedRuntime, workers: dict[str, Worker]) -> Any:
+        await runtime.start()
+        group = ActorGroup(runtime, workers, timeout=60.0, on_loss=on_loss)
+        tasks.clear()
+        await group.ask(lambda worker: worker.add(Number(1.0)))
+        return len(tasks), limits
+
+    assert play(drive) == (len(NAMES), [60.0])  # the tasks are those in which the workers answer
+
+
+def test_a_call_that_cannot_be_made_is_that_partys_loss_and_no_other_answer_is_left(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def call(worker: Worker, number: Number) -> Awaitable[Number]:
+        if number.value == 2.0:
+            raise Refused("a", "is not asked that")
+        return worker.add(number)
+
+    async def drive(runtime: SimulatedRuntime, workers: dict[str, Worker]) -> Any:
+        await runtime.start()
+        group = ActorGroup(runtime, workers, timeout=60.0, on_loss="skip")
+        numbers = {"c": Number(1.0), "a": Number(2.0), "b": Number(3.0)}
+        return names(await group.ask_each(call, numbers)), group.last_lost
+
+    assert play(drive) == (Names(("c", "b"), (1.0, 3.0)), "a")
+    assert "a: is not asked that" in caplog.text
+
+
+def test_who_is_late_is_asked_no_longer_and_one_that_goes_on_is_heard() -> None:
+    async def drive(runtime: SimulatedRuntime, workers: dict[str, Worker]) -> Any:
+        await runtime.start()
+        ended: list[str] = []
+
+        async def slowly(worker: Worker, number: Number) -> Number:
+            try:
+                return await worker.sleep(number)
+            finally:
+                ended.append(f"{number.value:g}")
+
+        group = ActorGroup(runtime, workers, timeout=5.0, on_loss="skip")
+        delays = {"c": Number(1.0), "a": Number(9.0), "b": Number(8.0)}
+        found = await group.ask_each(slowly, delays)
+        return list(found), sorted(ended), runtime.clock.now()
+
+    assert play(drive) == (["c"], ["1", "8", "9"], 5.0)
 
 
 def test_an_actors_wait_is_on_its_timeline() -> None:

@@ -3,6 +3,7 @@ import sys
 
 import numpy as np
 import pytest
+import sklearn.metrics as sk
 import torch
 from sklearn.metrics import log_loss as sk_log_loss
 from sklearn.metrics import roc_auc_score
@@ -52,9 +53,46 @@ def test_losses_agree_with_metrics():
     assert output_width("regression") == 1
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_metrics_equal_sklearn(seed):
+    rng = np.random.default_rng(seed)
+    num_rows, num_classes = int(rng.integers(2, 60)), int(rng.integers(3, 6))
+    label, score = rng.integers(0, 2, num_rows), np.round(rng.normal(size=num_rows), seed % 3).astype(np.float32)
+    found, chosen = metrics.task_metrics("binary", label, score[:, None]), score > 0
+    expected = {
+        "f1": sk.f1_score(label, chosen, zero_division=0),
+        "balanced_accuracy": sk.recall_score(label, chosen, labels=np.unique(label), average="macro", zero_division=0),
+    }
+    if len(np.unique(label)) == 2:
+        expected["pr_auc"] = sk.average_precision_score(label, score)
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-12)
+
+    label, logit = rng.integers(0, num_classes, num_rows), rng.normal(size=(num_rows, num_classes))
+    found, chosen = metrics.task_metrics("multiclass", label, logit), logit.argmax(axis=1)
+    recall = sk.recall_score(label, chosen, labels=np.unique(label), average="macro", zero_division=0)
+    assert found["balanced_accuracy"] == pytest.approx(recall, abs=1e-12)
+    assert found["f1"] == pytest.approx(sk.f1_score(label, chosen, average="macro", zero_division=0), abs=1e-12)
+
+    labels = rng.integers(0, 2, (num_rows, num_classes)) * (np.arange(num_classes) > seed % 2)  # one is never there
+    found = metrics.task_metrics("multilabel", labels, logit)
+    for name, average in (("f1", "macro"), ("micro_f1", "micro")):
+        expected = sk.f1_score(labels, logit > 0, average=average, zero_division=0)
+        assert found[name] == pytest.approx(expected, abs=1e-12)
+
+    for target in (logit[:, :2] + rng.normal(size=(num_rows, 2)), np.ones((num_rows, 2))):
+        found = metrics.task_metrics("regression", target, logit[:, :2])
+        assert found["r2"] == pytest.approx(sk.r2_score(target, logit[:, :2]), abs=1e-9)
+        assert found["mae"] == pytest.approx(sk.mean_absolute_error(target, logit[:, :2]), abs=1e-12)
+    assert metrics.task_metrics("regression", np.ones(3), np.ones(3))["r2"] == 1.0
+
+
 def test_metrics_import_neither_torch_nor_sklearn():
     code = (
-        "import sys, fedactors.learning.metrics; print(sorted({'torch', 'sklearn', 'ray', 'scipy'} & set(sys.modules)))"
+        "import sys, numpy; from fedactors.learning.metrics import task_metrics; "
+        "from fedactors.data.datasets.load import load; load('breast-cancer'); load('digits'); "
+        "y = numpy.arange(4) % 2; [task_metrics(t, y, y[:, None] - .5) for t in ('binary', 'regression')]; "
+        "task_metrics('multiclass', y, numpy.eye(4)); task_metrics('multilabel', numpy.eye(4), numpy.eye(4)); "
+        "print(sorted({'torch', 'sklearn', 'ray', 'scipy', 'pandas'} & set(sys.modules)))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pyarrow.compute as pc
 import pytest
+import sklearn.datasets
 
 from fedactors.data.datasets.load import _double_colons, load, load_images, load_tables, load_tabular, read_pickle
 from fedactors.errors import BadInput
@@ -144,6 +145,14 @@ def test_sets_that_need_nothing():
     assert int(found.labels.sum()) == 357
     digits = load("digits")
     assert len(digits.train_images) + len(digits.test_images) == 1_797
+    there = sklearn.datasets.load_breast_cancer()
+    assert found.columns == tuple(str(name).replace(" ", "_") for name in there.feature_names)
+    assert np.array_equal(found.features, there.data.astype(np.float32))
+    assert np.array_equal(found.labels, there.target)
+    drawn = sklearn.datasets.load_digits()
+    order = np.random.default_rng(0).permutation(len(drawn.target))
+    assert np.array_equal(np.concatenate([digits.test_images, digits.train_images])[:, 0], drawn.images[order])
+    assert np.array_equal(np.concatenate([digits.test_labels, digits.train_labels]), drawn.target[order])
     karate = load("karate")
     assert (len(karate.labels), len(karate.edges)) == (34, 78)
 
