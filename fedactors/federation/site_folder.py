@@ -42,12 +42,14 @@ In a run, data are names for everybody (`DataName`), and at each site its own ro
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import math
+import os
 import ssl
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -735,6 +737,18 @@ class TakenFederation:
     """What is wrong with the lists: whom they named before stays revoked."""
 
 
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Keep other processes that ask for this too out, where the file system can: a site has several, with commands."""
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):  # NFS locks no folder
+            fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
+
+
 class FederationReader:
     """Reads a federation's file and revocation lists, and takes nothing older than what it, or one before it, took.
 
@@ -785,12 +799,19 @@ class FederationReader:
             BadInput: it cannot be noted.
         """
         self._before = found
-        federation, (known, _) = found.federation, self._known()
-        lists = {issuer.hex(): then.isoformat() for issuer, then in found.revoked.updated.items()}
-        versions = {fingerprint(federation.issuer): (federation.version, federation.is_signed)}
-        noted = _Known(federation={**known.federation, **versions}, crl={**known.crl, **lists})
-        if noted != known:
-            write_atomic(self._known_file, json_bytes(asdict(noted)), "federation")  # also a command of root writes it
+        federation = found.federation
+        issuer, now = fingerprint(federation.issuer), (federation.version, federation.is_signed)
+        with _alone_in(self._known_file.parent):
+            known, lists = self._known()
+            old = known.federation.get(issuer, now)
+            newest = {**lists, **{one: max(then, lists.get(one, then)) for one, then in found.revoked.updated.items()}}
+            noted = _Known(
+                federation={**known.federation, issuer: (max(old[0], now[0]), old[1] or now[1])},
+                crl={one.hex(): then.isoformat() for one, then in newest.items()},
+            )
+            if noted != known:
+                # also a command of root writes it
+                write_atomic(self._known_file, json_bytes(asdict(noted)), "federation")
 
     def _known(self) -> tuple[_Known, dict[bytes, datetime]]:
         """Return what was taken: a file of before is not taken again at a start.
