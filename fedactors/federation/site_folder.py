@@ -57,7 +57,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cryptography import x509
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors.config import ignored
@@ -111,7 +111,16 @@ from fedactors.messages.codec import wire_type
 from fedactors.plugins import Protocol, find_protocol
 from fedactors.privacy.accounting import PrivacyRecord, claims
 from fedactors.runs.storage import PRIVATE_FILE, json_bytes, write_atomic
-from fedactors.validation import address_of, files_at, library_address, path_of, read_text, read_tree, shown
+from fedactors.validation import (
+    address_of,
+    files_at,
+    library_address,
+    path_of,
+    read_text,
+    read_tree,
+    shown,
+    without_controls,
+)
 
 if TYPE_CHECKING:
     from fedactors.federation.approval import Proposal
@@ -478,6 +487,9 @@ class TaskFacts:
     def __post_init__(self) -> None:
         if self.type == "multilabel" and self.layout != "horizontal":
             raise ValueError(f"type: multilabel is not allowed for layout {self.layout}")
+        for label in self.labels:  # they become columns and cells of each site's predictions
+            if without_controls(label) != label or not {"\t", "\n"}.isdisjoint(label):
+                raise ValueError(f"labels: {shown(label)} is not allowed: control characters")
 
     @property
     def of_one_value(self) -> Task:
@@ -1081,7 +1093,13 @@ class SiteFolder:
             BadInput: no such data, or what they say of the task is wrong.
         """
         task = self._table(name).get("task")
-        return None if task is None else TaskFacts(**facts_of(self._task(name, task)))
+        if task is None:
+            return None
+        try:
+            return TaskFacts(**facts_of(self._task(name, task)))
+        except ValidationError as error:
+            said = str(error.errors(include_url=False)[0]["msg"]).removeprefix("Value error, ")
+            raise BadInput(f"{self.path / SITE}: data.{name}.task: {said}") from None
 
     def _task(self, name: str, table: Any) -> Table:
         return read_task(table, f"{self.path / SITE}: data.{name}.task", self.path)

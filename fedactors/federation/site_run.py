@@ -38,7 +38,9 @@ import resource
 import secrets
 import stat
 import sys
+import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -351,6 +353,38 @@ _SLACK = _GIB
 """What the system holds a process to at once lies so much above what a run may take, which is measured."""
 
 
+_bounding = threading.Lock()
+_bounds: defaultdict[int, dict[object, int]] = defaultdict(dict)
+_unbounded: dict[int, int] = {}
+"""Limits of this process before somebody held it to others."""
+
+
+def _bound(kind: int, by: object, most: int | None) -> None:
+    """Hold this process to a limit of the system (None: no more), together with others that hold it: the lowest one."""
+    with _bounding:
+        soft, hard = resource.getrlimit(kind)
+        if not (found := _bounds[kind]):
+            _unbounded[kind] = soft
+        if most is not None:
+            found[by] = most
+        elif found.pop(by, None) is None:
+            return
+        bounds = [one for one in (*found.values(), _unbounded[kind]) if one != resource.RLIM_INFINITY]
+        resource.setrlimit(kind, (min(bounds, default=resource.RLIM_INFINITY), hard))
+
+
+@contextlib.contextmanager
+def memory_of(growth: int) -> Iterator[None]:
+    """Let the system refuse memory, on Linux, by which this process would grow further: a `MemoryError` there."""
+    by = object()
+    if sys.platform == "linux":
+        _bound(resource.RLIMIT_DATA, by, psutil.Process().memory_info().data + growth)
+    try:
+        yield
+    finally:
+        _bound(resource.RLIMIT_DATA, by, None)
+
+
 class UsageWatch:
     """Says when a run has taken more of the site's machine than it may.
 
@@ -382,8 +416,6 @@ class UsageWatch:
         self._disk, self._shared, self._disk_seen = 0, 0, -math.inf
         """Bytes of files, and of those that are memory, and when they were counted."""
         self._memory_before, self._cpu_before = self._measure()
-        self._released: dict[int, int] = {}
-        """Limits of the process before it was held to others."""
         self._adopts = False
 
     def hold(self) -> None:
@@ -397,18 +429,13 @@ class UsageWatch:
             if self._most != RunLimits():
                 self._adopts = _adopt(True)
         for kind, (most, before) in wanted.items():
-            soft, hard = resource.getrlimit(kind)
             if most is not None:
-                highest = before + int(most * _GIB) + _SLACK
-                bounds = [one for one in (highest, soft) if one != resource.RLIM_INFINITY]
-                self._released.setdefault(kind, soft)
-                resource.setrlimit(kind, (min(bounds), hard))
+                _bound(kind, self, before + int(most * _GIB) + _SLACK)
 
     def release(self) -> None:
         """Let the process have again what it could before the run."""
-        for kind, soft in self._released.items():
-            resource.setrlimit(kind, (soft, resource.getrlimit(kind)[1]))
-        self._released.clear()
+        for kind in (resource.RLIMIT_FSIZE, resource.RLIMIT_DATA):
+            _bound(kind, self, None)
         if self._adopts:
             self._adopts = _adopt(False)
         self._reap()
