@@ -36,8 +36,10 @@ import os
 import re
 import resource
 import secrets
+import shutil
 import stat
 import sys
+import tempfile
 import threading
 import time
 from collections import defaultdict
@@ -45,7 +47,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import psutil
@@ -108,7 +110,7 @@ from fedactors.privacy.accounting import Planned, PrivacyRecord, Released, Unacc
 from fedactors.runs.folder import Checkpoint, RunFolder
 from fedactors.runs.metrics import json_line, jsonable
 from fedactors.runs.recorder import FolderRecorder
-from fedactors.runs.storage import PRIVATE_FILE, write_atomic
+from fedactors.runs.storage import PRIVATE_FILE, make_folder, remove_folders, write_atomic
 from fedactors.runtime import snapshots
 from fedactors.runtime.compute import ACCOUNT, WallClock
 from fedactors.runtime.failures import UnawaitedCall, errors_for, raised_by, refused_for, without_words
@@ -383,6 +385,42 @@ def memory_of(growth: int) -> Iterator[None]:
         yield
     finally:
         _bound(resource.RLIMIT_DATA, by, None)
+
+
+class TemporaryFolder:
+    """Where this process and those that it begins put temporary files while a run goes on; it is removed with the run.
+
+    Of several that are open the last one is used. What a killed process left goes when the next one is made.
+    """
+
+    _guard = threading.Lock()
+    _open: ClassVar[list[Path]] = []
+    _before: ClassVar[tuple[str, str | None]] = "", None
+
+    def __init__(self) -> None:
+        with self._guard:
+            if not self._open:
+                TemporaryFolder._before = tempfile.gettempdir(), os.environ.get("TMPDIR")
+            remove_folders({"run": lambda _: None}, self._before[0])
+            self.path = make_folder("run", self._before[0])
+            self._open.append(self.path)
+            self._use()
+
+    def remove(self) -> None:
+        """Remove it with all that lies in it; again does nothing."""
+        with self._guard:
+            if self.path in self._open:
+                self._open.remove(self.path)
+                self._use()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def _use(self) -> None:
+        before, variable = self._before
+        used = str(self._open[-1]) if self._open else variable
+        tempfile.tempdir = str(self._open[-1]) if self._open else before
+        os.environ.pop("TMPDIR", None)
+        if used is not None:
+            os.environ["TMPDIR"] = used
 
 
 class UsageWatch:
@@ -818,6 +856,7 @@ class SiteRun:
         self._spending.is_exact = self.has_quorum
         self._lost_sites: asyncio.Queue[str] = asyncio.Queue()
         self.usage: UsageWatch | None = None
+        self._temporary: TemporaryFolder | None = None
         self._steps: set[str] = set()
         """What the driver has asked for, each once: one that ends late would bring the run back to where it was."""
         self.is_told = asyncio.Event()
@@ -924,12 +963,16 @@ class SiteRun:
 
     async def _prepare(self, actor_specs: Any) -> None:
         proposal, folder, me = self.proposal, self._folder, self._folder.name
+        if isinstance(self.actors, LocalActorHost):  # else they are processes of a Ray
+            self._temporary = TemporaryFolder()
+        folders = [folder.path / "predictions" / proposal.run]
+        folders += [] if self._temporary is None else [self._temporary.path]
         self.usage = UsageWatch(
             proposal.limits.within(folder.policy.limits, folder.name),
-            lambda: [*(folder.path / "runs").glob(f"*-{proposal.run}-0*"), folder.path / "predictions" / proposal.run],
+            lambda: [*(folder.path / "runs").glob(f"*-{proposal.run}-0*"), *folders],
             folder.path / JOURNALS / f"{proposal.run}.usage.json" if self.has_quorum else None,
         )
-        if isinstance(self.actors, LocalActorHost):  # else they are processes of a Ray
+        if self._temporary is not None:
             self.usage.hold()
         hosts = self.hosts
         is_spawned = isinstance(actor_specs, tuple) and all(type(one) is tuple and len(one) == 3 for one in actor_specs)
@@ -1379,6 +1422,8 @@ class SiteRun:
                 connection.close()
         self.actors.end()
         self._disk.shutdown()
+        if self._temporary is not None:
+            self._temporary.remove()
         more: dict[str, Any] = {"more_refused": n} if (n := self._num_refused - _MOST_REFUSED) > 0 else {}
         more |= {"taken": charged, "was_open": was_open}
         signed = partial(log_end, self._folder, self.proposal.run, status, self.gate, why, **more)
