@@ -49,6 +49,7 @@ import math
 import os
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -643,6 +644,7 @@ def _read_at(given: Any, folder: Path) -> list[str]:
 KEY, NEXT_KEY, CERTIFICATE = "key.pem", "key.next.pem", "certificate.pem"
 TLS_KEY, LONGEST_FEDERATION = "tls.pem", 1 << 20
 SITE, KNOWN = "site.toml", "known.json"
+_LOCK_SECONDS = 5.0
 EMBEDDED = "embedded"
 """A Ray of the site's own that begins and ends with each run."""
 _OF_OTHERS = TaskFacts(layout="vertical", type="regression", classes=1)
@@ -751,11 +753,20 @@ class TakenFederation:
 
 @contextlib.contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Keep other processes that ask for this too out, where the file system can: a site has several, with commands."""
-    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    """Keep other processes that ask for this too out: a site has several, with commands.
+
+    Where the file system locks no folder (NFS), or somebody keeps it locked, as anyone may who can read it, it goes on
+    all the same.
+    """
+    held, end = os.open(folder, os.O_RDONLY | os.O_DIRECTORY), time.monotonic() + _LOCK_SECONDS
     try:
-        with contextlib.suppress(OSError):  # NFS locks no folder
-            fcntl.flock(held, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):
+            while time.monotonic() < end:
+                try:
+                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    time.sleep(0.01)
         yield
     finally:
         os.close(held)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import stat
@@ -120,6 +121,13 @@ def test_what_was_taken_grows_whoever_writes_it(tmp_path: Path) -> None:
     assert [one.wait(120) for one in taking] == [0, 0]
     known = json.loads((folder.path / KNOWN).read_text())
     assert [version for version, _ in known["federation"].values()] == [before + 140]
+    # nor does who keeps the folder locked keep the site from starting
+    held = os.open(folder.path, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    begun = time.monotonic()
+    folder._reader.take(folder._membership().taken)
+    assert time.monotonic() - begun < 20
+    os.close(held)
     # and one alone takes back no version, no signature and no date
     taken = folder._membership().taken
     old = replace(taken.federation, version=before, is_signed=False)
