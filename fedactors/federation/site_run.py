@@ -406,13 +406,16 @@ class TemporaryFolder:
             self._open.append(self.path)
             self._use()
 
-    def remove(self) -> None:
-        """Remove it with all that lies in it; again does nothing."""
+    def remove(self, *, waits: bool = True) -> None:
+        """Remove it with all that lies in it, in a thread unless it `waits`; again does nothing."""
         with self._guard:
             if self.path in self._open:
                 self._open.remove(self.path)
                 self._use()
-        shutil.rmtree(self.path, ignore_errors=True)
+        work = threading.Thread(target=shutil.rmtree, args=(self.path,), kwargs={"ignore_errors": True})
+        work.start()
+        if waits:
+            work.join()
 
     def _use(self) -> None:
         before, variable = self._before
@@ -784,6 +787,8 @@ _MOST_REFUSED = 60
 """Refusals in one run that are written each for itself; what is more is counted."""
 _MOST_LABELS = 8
 """Checkpoints that a run keeps, of which a driver needs a few; one under the same label takes the place of the last."""
+_MOST_MEETINGS = 1000
+"""How often a driver lets sites come back to a run: each time this site dials one."""
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
 
 
@@ -855,6 +860,7 @@ class SiteRun:
         self._spending = PrivacyBudget(folder, proposal, self.actors, self._refuse)
         self._spending.is_exact = self.has_quorum
         self._lost_sites: asyncio.Queue[str] = asyncio.Queue()
+        self._num_meetings = 0
         self.usage: UsageWatch | None = None
         self._temporary: TemporaryFolder | None = None
         self._steps: set[str] = set()
@@ -1134,6 +1140,9 @@ class SiteRun:
         """Open connections to a site that has come back to the run."""
         if not self._may_lose or site not in {address.site for address in self.gate.book.values()}:
             raise Refused(DRIVER, f"lets {site[:40]!r} come back to a run that nobody may leave, or is not in it")
+        self._num_meetings += 1
+        if self._num_meetings > _MOST_MEETINGS:
+            raise Refused(DRIVER, f"lets sites come back more than {_MOST_MEETINGS} times")
         for purpose in (CALLS, PAYLOADS):
             if (old := self._out.pop((site, purpose), None)) is not None:
                 old.give_up("it has come back as a new process")
@@ -1423,7 +1432,7 @@ class SiteRun:
         self.actors.end()
         self._disk.shutdown()
         if self._temporary is not None:
-            self._temporary.remove()
+            self._temporary.remove(waits=False)  # others are heard meanwhile, however many files there are
         more: dict[str, Any] = {"more_refused": n} if (n := self._num_refused - _MOST_REFUSED) > 0 else {}
         more |= {"taken": charged, "was_open": was_open}
         signed = partial(log_end, self._folder, self.proposal.run, status, self.gate, why, **more)
