@@ -7,6 +7,9 @@ Columns of the file: ``id`` (or what else a row is called by), ``prediction``, f
 and ``reason``: why there is no prediction. Of several values ``prediction_0``, ``prediction_1``, ... (of steps
 ``prediction_0_0``) stand in its place; of several labels ``prediction`` has those that are there, ``a|c``; of tokens
 the class of each, with blanks between.
+
+In CSV a class or a reason that a spreadsheet would compute (it begins with ``= + - @``, a tabulator or a carriage
+return, and is no number) has an apostrophe before it: another party may have named it. Ids are its own, and stay.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from fedactors.messages.codec import message, wire_type
 from fedactors.runs.party_states import PartyStates, StateLocation
 from fedactors.runs.storage import write_atomic
 from fedactors.runtime import snapshots
+from fedactors.validation import without_controls
 
 ENDINGS = (".parquet", ".csv")
 LEAST_EACH = 10
@@ -211,8 +215,14 @@ def write_predictions(
     is_known[list(rejections)] = False
     columns = {name: pa.array(values) for name, values in ids.items()}
     predicted, unpredicted = _predicted(whole, is_known, class_names, task)
+    why = [rejections.get(row) for row in range(num_rows)]
+    why = [None if one is None else without_controls(one) for one in why]
+    if path.suffix == ".csv":
+        why = [None if one is None else _no_formula(one) for one in why]
+        texts = {name: found for name, found in predicted.items() if not isinstance(found, np.ndarray)}
+        predicted |= {name: list(map(_no_formula, found)) for name, found in texts.items()}
     columns |= {name: pa.array(found, mask=~is_known) for name, found in predicted.items()}
-    columns["reason"] = pa.array([rejections.get(row) for row in range(num_rows)], pa.string())
+    columns["reason"] = pa.array(why, pa.string())
     buffer = io.BytesIO()
     if path.suffix == ".csv":
         pa_csv.write_csv(pa.table(columns), buffer)
@@ -220,6 +230,17 @@ def write_predictions(
         pa_parquet.write_table(pa.table(columns), buffer)
     write_atomic(path, buffer.getvalue(), "--output")
     return unpredicted
+
+
+def _no_formula(cell: str) -> str:
+    """Return a cell that a spreadsheet shows, and does not compute: a formula may send other cells elsewhere."""
+    if len(cell) < 2 or cell[0] not in "=+-@\t\r":  # a sign alone is no formula
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
 
 
 def _predicted(

@@ -583,6 +583,10 @@ def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteF
             f"{first} chooses which shared rows are aligned, and may say by a column of its data which of them are "
             f"trained on: {fewest} at least of each (min_aligned_rows)"
         )
+        found.append(
+            f"which of them are test rows, and which are in a batch together, follows from a seed that "
+            f"{proposal.coordinator} proposes, and may have chosen among many: two runs may differ in one row of yours"
+        )
     if proposal.task.layout == "vertical" and proposal.task.alignment != "already-aligned":
         first, how = next(iter(proposal.data)), proposal.task.alignment
         more = ", and may guess at all ids of yours that it is told digests of" if how == "hash" else ""

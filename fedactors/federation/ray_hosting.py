@@ -40,7 +40,7 @@ from ray import cloudpickle
 from ray.exceptions import RayTaskError
 
 from fedactors.actors.remote import DRIVER
-from fedactors.errors import FedactorsError, PartyLost, Refused
+from fedactors.errors import BadInput, FedactorsError, PartyLost, Refused
 from fedactors.federation.hosting import (
     ActorAddress,
     ActorHost,
@@ -205,7 +205,10 @@ def main(number: int, address: str, call_timeout: float) -> None:
     try:
         joined = cluster.join(address, None)
     except Exception as error:
-        frame = pickle.dumps((EVENT, False, b"".join(encode_error(DRIVER, error))), protocol=5)
+        said = str(error).removeprefix("address: ")
+        told = BadInput(f"ray: {said} (site.toml, and the environment of fedactors site start)")
+        found = told if isinstance(error, BadInput) else error
+        frame = pickle.dumps((EVENT, False, b"".join(encode_error(DRIVER, found))), protocol=5)
         end.sendall(_LENGTH.pack(len(frame)) + frame)
         return
     try:

@@ -14,19 +14,24 @@ import asyncio
 import contextlib
 import ctypes
 import gc
+import grp
 import math
+import os
+import pwd
 import stat
 import sys
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
+
+import psutil
 
 from fedactors.actors.remote import ordinal
 from fedactors.errors import BadInput, CallTimeout, FedactorsError, PartyLost, Refused
@@ -80,7 +85,7 @@ from fedactors.federation.session import (
     value_of,
 )
 from fedactors.federation.site_folder import SiteFolder, to_tell
-from fedactors.federation.site_run import CALLS, PAYLOADS, SiteRun
+from fedactors.federation.site_run import CALLS, PAYLOADS, SiteRun, memory_of
 from fedactors.plugins import Protocol
 from fedactors.runtime.failures import errors_for, kind_of, lasting, refused_for, unforeseen
 from fedactors.validation import first_line, one_line, shown
@@ -101,6 +106,10 @@ _RELAY = "the relay"
 _STOPPED = "stopped the run"
 CHECK_SECONDS = 20.0
 """Of processor time that a proposal's check may take: all that is checked is of the coordinator's making."""
+CHECKED_SECONDS, CHECKED_TOGETHER = 60.0, 600.0
+"""Of a processor within an hour, that checks of one site's proposals take, and those of all before each has a share."""
+CHECK_GROWTH = 2 << 30
+"""Bytes by which a check may make the process larger; what asks for twice as much at once is refused by the system."""
 _MOST_CHECKS = 4
 """Connections of one site for a check."""
 _MOST_LINKS = 8 + _MOST_CHECKS
@@ -144,6 +153,8 @@ class SiteProcess:
         """Begun before a run is held to anything: a thread may take more memory than is left then."""
         self._proposed_at: defaultdict[str, deque[float]] = defaultdict(deque)
         """By site: when it proposed, within the last hour."""
+        self._checked_for: defaultdict[str, deque[tuple[float, float]]] = defaultdict(deque)
+        """By site: when checks of its proposals ended, within the last hour, and seconds of a processor of each."""
         self._measured = 0.0
         """When it was last looked at what the run takes of the machine."""
 
@@ -478,6 +489,7 @@ class SiteProcess:
         self._look_anew()
         try:
             self._count_proposal(peer)
+            self._count_seconds(peer)
             proposal = read_proposal(args[0] if args else None)
             if (proposal.coordinator, proposal.run) != (peer, run):
                 raise BadInput(
@@ -541,6 +553,27 @@ class SiteProcess:
             )
         times.append(now)
 
+    def _count_seconds(self, peer: str) -> None:
+        """Count what checks of a site's proposals took, so that no site, and no few of them, fill the one thread.
+
+        Raises:
+            BadInput: they took as long as they may within an hour.
+        """
+        now, took = time.monotonic(), dict[str, float]()
+        for site, found in self._checked_for.items():
+            while found and now - found[0][0] > _HOUR:
+                found.popleft()
+            took[site] = sum(seconds for _, seconds in list(found))  # the thread may add to it
+        most = CHECKED_SECONDS
+        if sum(took.values()) >= CHECKED_TOGETHER:
+            most = min(most, CHECKED_TOGETHER / len(self.folder.federation.members))
+        if took.get(peer, 0.0) >= most:
+            minutes = math.ceil((_HOUR - now + self._checked_for[peer][0][0]) / 60)
+            raise to_tell(
+                f"{self.folder.name}: checks of what {peer} proposed took {most:.3g} s of a processor within an hour, "
+                f"which is all they may: propose again in {minutes} minutes"
+            )
+
     def _is_known(self, proposal: Proposal, hosts: Mapping[str, str]) -> bool:
         """Say whether a run was approved here before and has not come to its end, so that this site comes back to it.
 
@@ -583,8 +616,19 @@ class SiteProcess:
         Raises:
             BadInput: it cannot be, or takes too long to check.
         """
-        check = partial(within_seconds, CHECK_SECONDS, check_proposal, proposal, self.folder)
-        return await asyncio.get_running_loop().run_in_executor(self._checks, check)
+        is_unwanted = threading.Event()
+
+        def check() -> tuple[Protocol, Any]:
+            begun = time.thread_time()
+            try:
+                return within_bounds(CHECK_SECONDS, check_proposal, proposal, self.folder, is_unwanted=is_unwanted)
+            finally:
+                self._checked_for[proposal.coordinator].append((time.monotonic(), time.thread_time() - begun))
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._checks, check)
+        finally:
+            is_unwanted.set()  # its driver may have gone
 
     def _cannot_be(self, peer: str, error: Exception) -> Refused:
         """Write down why a proposal is refused; what its coordinator is told is nothing that only this site knows."""
@@ -718,54 +762,92 @@ class SiteProcess:
         return found
 
 
-class _TooLong(BaseException):
-    """What is checked has taken too long; no code that is checked takes it for an error of its own."""
+class _TooMuch(BaseException):
+    """What is checked has taken too much; no code that is checked takes it for an error of its own."""
 
 
-def within_seconds(seconds: float, work: Callable[..., T], *args: Any) -> T:
-    """Return what `work` returns, if it takes so many seconds of a processor at most.
+def within_bounds(seconds: float, work: Callable[..., T], *args: Any, is_unwanted: threading.Event | None = None) -> T:
+    """Return what `work` returns, if it takes so many seconds of a processor, and `CHECK_GROWTH` of memory, at most.
 
     It is ended between two instructions of Python, as loops over what somebody else has written are; in its own thread.
+    The system refuses at once what one instruction asks for beyond twice the growth: to the whole process, in which no
+    run is under way while a proposal is checked.
+
+    Args:
+        seconds: how many.
+        work: what is checked.
+        args: of it.
+        is_unwanted: whether nobody waits for it any more.
 
     Raises:
-        BadInput: it takes longer.
+        BadInput: it takes more, or nobody waits for it.
     """
     me, guard, is_over = threading.get_ident(), threading.Lock(), threading.Event()
     taken: Callable[[], float] = time.monotonic  # where a system does not say what a thread takes
     if hasattr(time, "pthread_getcpuclockid"):
         taken = partial(time.clock_gettime, time.pthread_getcpuclockid(me))
-    end = taken() + seconds
+    process = psutil.Process()
+    end, most, why = taken() + seconds, process.memory_info().rss + CHECK_GROWTH, list[str]()
+    too_large = f"it takes more than {CHECK_GROWTH / 2**30:g} GiB of memory to check"
+
+    def too_much() -> Iterator[str]:
+        if taken() > end:
+            yield f"it takes more than {seconds:g} s of a processor to check"
+        if process.memory_info().rss > most:
+            yield too_large
+        if is_unwanted is not None and is_unwanted.is_set():
+            yield "nobody waits for its check any more"
 
     def watch() -> None:
         while not is_over.wait(_LOOK_SECONDS):
             with guard:
-                if not is_over.is_set() and taken() > end:
-                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(me), ctypes.py_object(_TooLong))
+                if not is_over.is_set() and (found := next(too_much(), "")):
+                    why.append(found)
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(me), ctypes.py_object(_TooMuch))
                     return
 
     threading.Thread(target=watch, name="limit", daemon=True).start()
     try:
         try:
-            return work(*args)
+            with memory_of(2 * CHECK_GROWTH):
+                return work(*args)
         finally:
             with guard:
                 is_over.set()
-    except _TooLong:
-        raise BadInput(f"proposal: it takes more than {seconds:g} s of a processor to check") from None
+    except _TooMuch:
+        raise BadInput(f"proposal: {why[0]}") from None
+    except MemoryError:
+        raise BadInput(f"proposal: {too_large}") from None
 
 
 def _open_to_others(folder: Path) -> list[Path]:
     """Return the folder, or what others of the machine may reach in it, where they may write policy and answers."""
     others, writes = stat.S_IXGRP | stat.S_IXOTH, stat.S_IWGRP | stat.S_IWOTH
-    mode = folder.stat().st_mode
+    mode = _mode_for_others(folder.stat())
     if mode & writes:
         return [folder]
     inside = []
     for one in folder.iterdir() if mode & others else ():
         with contextlib.suppress(FileNotFoundError):  # another process writes there
-            if not one.is_symlink() and one.lstat().st_mode & writes:
+            if not one.is_symlink() and _mode_for_others(one.lstat()) & writes:
                 inside.append(one)
     return sorted(inside)
+
+
+def _mode_for_others(found: os.stat_result) -> int:
+    """Return the mode of a file without what it lets its group, if that is of this process's user alone (fsGroup)."""
+    is_alone = found.st_gid == os.getegid() and not _others_of(found.st_gid)
+    return found.st_mode & ~stat.S_IRWXG if is_alone else found.st_mode
+
+
+def _others_of(group: int) -> set[str]:
+    """Return the users of a group beside this process's."""
+    found = {user.pw_name for user in pwd.getpwall() if user.pw_gid == group and user.pw_uid != os.geteuid()}
+    with contextlib.suppress(KeyError):  # a group without a name
+        found |= set(grp.getgrgid(group).gr_mem)
+    with contextlib.suppress(KeyError):
+        found -= {pwd.getpwuid(os.geteuid()).pw_name}
+    return found
 
 
 def _check_hosts(then: Mapping[str, str], now: Mapping[str, str]) -> None:

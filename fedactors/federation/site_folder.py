@@ -42,12 +42,15 @@ In a run, data are names for everybody (`DataName`), and at each site its own ro
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import math
+import os
 import ssl
 import threading
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -55,7 +58,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cryptography import x509
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors.config import ignored
@@ -109,7 +112,16 @@ from fedactors.messages.codec import wire_type
 from fedactors.plugins import Protocol, find_protocol
 from fedactors.privacy.accounting import PrivacyRecord, claims
 from fedactors.runs.storage import PRIVATE_FILE, json_bytes, write_atomic
-from fedactors.validation import address_of, files_at, library_address, path_of, read_text, read_tree, shown
+from fedactors.validation import (
+    address_of,
+    files_at,
+    library_address,
+    path_of,
+    read_text,
+    read_tree,
+    shown,
+    without_controls,
+)
 
 if TYPE_CHECKING:
     from fedactors.federation.approval import Proposal
@@ -476,6 +488,9 @@ class TaskFacts:
     def __post_init__(self) -> None:
         if self.type == "multilabel" and self.layout != "horizontal":
             raise ValueError(f"type: multilabel is not allowed for layout {self.layout}")
+        for label in self.labels:  # they become columns and cells of each site's predictions
+            if without_controls(label) != label or not {"\t", "\n"}.isdisjoint(label):
+                raise ValueError(f"labels: {shown(label)} is not allowed: control characters")
 
     @property
     def of_one_value(self) -> Task:
@@ -629,6 +644,7 @@ def _read_at(given: Any, folder: Path) -> list[str]:
 KEY, NEXT_KEY, CERTIFICATE = "key.pem", "key.next.pem", "certificate.pem"
 TLS_KEY, LONGEST_FEDERATION = "tls.pem", 1 << 20
 SITE, KNOWN = "site.toml", "known.json"
+_LOCK_SECONDS = 5.0
 EMBEDDED = "embedded"
 """A Ray of the site's own that begins and ends with each run."""
 _OF_OTHERS = TaskFacts(layout="vertical", type="regression", classes=1)
@@ -735,6 +751,27 @@ class TakenFederation:
     """What is wrong with the lists: whom they named before stays revoked."""
 
 
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Keep other processes that ask for this too out: a site has several, with commands.
+
+    Where the file system locks no folder (NFS), or somebody keeps it locked, as anyone may who can read it, it goes on
+    all the same.
+    """
+    held, end = os.open(folder, os.O_RDONLY | os.O_DIRECTORY), time.monotonic() + _LOCK_SECONDS
+    try:
+        with contextlib.suppress(OSError):
+            while time.monotonic() < end:
+                try:
+                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    time.sleep(0.01)
+        yield
+    finally:
+        os.close(held)
+
+
 class FederationReader:
     """Reads a federation's file and revocation lists, and takes nothing older than what it, or one before it, took.
 
@@ -785,12 +822,19 @@ class FederationReader:
             BadInput: it cannot be noted.
         """
         self._before = found
-        federation, (known, _) = found.federation, self._known()
-        lists = {issuer.hex(): then.isoformat() for issuer, then in found.revoked.updated.items()}
-        versions = {fingerprint(federation.issuer): (federation.version, federation.is_signed)}
-        noted = _Known(federation={**known.federation, **versions}, crl={**known.crl, **lists})
-        if noted != known:
-            write_atomic(self._known_file, json_bytes(asdict(noted)), "federation")  # also a command of root writes it
+        federation = found.federation
+        issuer, now = fingerprint(federation.issuer), (federation.version, federation.is_signed)
+        with _alone_in(self._known_file.parent):
+            known, lists = self._known()
+            old = known.federation.get(issuer, now)
+            newest = {**lists, **{one: max(then, lists.get(one, then)) for one, then in found.revoked.updated.items()}}
+            noted = _Known(
+                federation={**known.federation, issuer: (max(old[0], now[0]), old[1] or now[1])},
+                crl={one.hex(): then.isoformat() for one, then in newest.items()},
+            )
+            if noted != known:
+                # also a command of root writes it
+                write_atomic(self._known_file, json_bytes(asdict(noted)), "federation")
 
     def _known(self) -> tuple[_Known, dict[bytes, datetime]]:
         """Return what was taken: a file of before is not taken again at a start.
@@ -1060,7 +1104,13 @@ class SiteFolder:
             BadInput: no such data, or what they say of the task is wrong.
         """
         task = self._table(name).get("task")
-        return None if task is None else TaskFacts(**facts_of(self._task(name, task)))
+        if task is None:
+            return None
+        try:
+            return TaskFacts(**facts_of(self._task(name, task)))
+        except ValidationError as error:
+            said = str(error.errors(include_url=False)[0]["msg"]).removeprefix("Value error, ")
+            raise BadInput(f"{self.path / SITE}: data.{name}.task: {said}") from None
 
     def _task(self, name: str, table: Any) -> Table:
         return read_task(table, f"{self.path / SITE}: data.{name}.task", self.path)

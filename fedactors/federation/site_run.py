@@ -36,14 +36,18 @@ import os
 import re
 import resource
 import secrets
+import shutil
 import stat
 import sys
+import tempfile
+import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import psutil
@@ -106,7 +110,7 @@ from fedactors.privacy.accounting import Planned, PrivacyRecord, Released, Unacc
 from fedactors.runs.folder import Checkpoint, RunFolder
 from fedactors.runs.metrics import json_line, jsonable
 from fedactors.runs.recorder import FolderRecorder
-from fedactors.runs.storage import PRIVATE_FILE, write_atomic
+from fedactors.runs.storage import PRIVATE_FILE, make_folder, remove_folders, write_atomic
 from fedactors.runtime import snapshots
 from fedactors.runtime.compute import ACCOUNT, WallClock
 from fedactors.runtime.failures import UnawaitedCall, errors_for, raised_by, refused_for, without_words
@@ -351,6 +355,77 @@ _SLACK = _GIB
 """What the system holds a process to at once lies so much above what a run may take, which is measured."""
 
 
+_bounding = threading.Lock()
+_bounds: defaultdict[int, dict[object, int]] = defaultdict(dict)
+_unbounded: dict[int, int] = {}
+"""Limits of this process before somebody held it to others."""
+
+
+def _bound(kind: int, by: object, most: int | None) -> None:
+    """Hold this process to a limit of the system (None: no more), together with others that hold it: the lowest one."""
+    with _bounding:
+        soft, hard = resource.getrlimit(kind)
+        if not (found := _bounds[kind]):
+            _unbounded[kind] = soft
+        if most is not None:
+            found[by] = most
+        elif found.pop(by, None) is None:
+            return
+        bounds = [one for one in (*found.values(), _unbounded[kind]) if one != resource.RLIM_INFINITY]
+        resource.setrlimit(kind, (min(bounds, default=resource.RLIM_INFINITY), hard))
+
+
+@contextlib.contextmanager
+def memory_of(growth: int) -> Iterator[None]:
+    """Let the system refuse memory, on Linux, by which this process would grow further: a `MemoryError` there."""
+    by = object()
+    if sys.platform == "linux":
+        _bound(resource.RLIMIT_DATA, by, psutil.Process().memory_info().data + growth)
+    try:
+        yield
+    finally:
+        _bound(resource.RLIMIT_DATA, by, None)
+
+
+class TemporaryFolder:
+    """Where this process and those that it begins put temporary files while a run goes on; it is removed with the run.
+
+    Of several that are open the last one is used. What a killed process left goes when the next one is made.
+    """
+
+    _guard = threading.Lock()
+    _open: ClassVar[list[Path]] = []
+    _before: ClassVar[tuple[str, str | None]] = "", None
+
+    def __init__(self) -> None:
+        with self._guard:
+            if not self._open:
+                TemporaryFolder._before = tempfile.gettempdir(), os.environ.get("TMPDIR")
+            remove_folders({"run": lambda _: None}, self._before[0])
+            self.path = make_folder("run", self._before[0])
+            self._open.append(self.path)
+            self._use()
+
+    def remove(self, *, waits: bool = True) -> None:
+        """Remove it with all that lies in it, in a thread unless it `waits`; again does nothing."""
+        with self._guard:
+            if self.path in self._open:
+                self._open.remove(self.path)
+                self._use()
+        work = threading.Thread(target=shutil.rmtree, args=(self.path,), kwargs={"ignore_errors": True})
+        work.start()
+        if waits:
+            work.join()
+
+    def _use(self) -> None:
+        before, variable = self._before
+        used = str(self._open[-1]) if self._open else variable
+        tempfile.tempdir = str(self._open[-1]) if self._open else before
+        os.environ.pop("TMPDIR", None)
+        if used is not None:
+            os.environ["TMPDIR"] = used
+
+
 class UsageWatch:
     """Says when a run has taken more of the site's machine than it may.
 
@@ -382,8 +457,6 @@ class UsageWatch:
         self._disk, self._shared, self._disk_seen = 0, 0, -math.inf
         """Bytes of files, and of those that are memory, and when they were counted."""
         self._memory_before, self._cpu_before = self._measure()
-        self._released: dict[int, int] = {}
-        """Limits of the process before it was held to others."""
         self._adopts = False
 
     def hold(self) -> None:
@@ -397,18 +470,13 @@ class UsageWatch:
             if self._most != RunLimits():
                 self._adopts = _adopt(True)
         for kind, (most, before) in wanted.items():
-            soft, hard = resource.getrlimit(kind)
             if most is not None:
-                highest = before + int(most * _GIB) + _SLACK
-                bounds = [one for one in (highest, soft) if one != resource.RLIM_INFINITY]
-                self._released.setdefault(kind, soft)
-                resource.setrlimit(kind, (min(bounds), hard))
+                _bound(kind, self, before + int(most * _GIB) + _SLACK)
 
     def release(self) -> None:
         """Let the process have again what it could before the run."""
-        for kind, soft in self._released.items():
-            resource.setrlimit(kind, (soft, resource.getrlimit(kind)[1]))
-        self._released.clear()
+        for kind in (resource.RLIMIT_FSIZE, resource.RLIMIT_DATA):
+            _bound(kind, self, None)
         if self._adopts:
             self._adopts = _adopt(False)
         self._reap()
@@ -719,6 +787,8 @@ _MOST_REFUSED = 60
 """Refusals in one run that are written each for itself; what is more is counted."""
 _MOST_LABELS = 8
 """Checkpoints that a run keeps, of which a driver needs a few; one under the same label takes the place of the last."""
+_MOST_MEETINGS = 1000
+"""How often a driver lets sites come back to a run: each time this site dials one."""
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
 
 
@@ -790,7 +860,9 @@ class SiteRun:
         self._spending = PrivacyBudget(folder, proposal, self.actors, self._refuse)
         self._spending.is_exact = self.has_quorum
         self._lost_sites: asyncio.Queue[str] = asyncio.Queue()
+        self._num_meetings = 0
         self.usage: UsageWatch | None = None
+        self._temporary: TemporaryFolder | None = None
         self._steps: set[str] = set()
         """What the driver has asked for, each once: one that ends late would bring the run back to where it was."""
         self.is_told = asyncio.Event()
@@ -897,12 +969,16 @@ class SiteRun:
 
     async def _prepare(self, actor_specs: Any) -> None:
         proposal, folder, me = self.proposal, self._folder, self._folder.name
+        if isinstance(self.actors, LocalActorHost):  # else they are processes of a Ray
+            self._temporary = TemporaryFolder()
+        folders = [folder.path / "predictions" / proposal.run]
+        folders += [] if self._temporary is None else [self._temporary.path]
         self.usage = UsageWatch(
             proposal.limits.within(folder.policy.limits, folder.name),
-            lambda: [*(folder.path / "runs").glob(f"*-{proposal.run}-0*"), folder.path / "predictions" / proposal.run],
+            lambda: [*(folder.path / "runs").glob(f"*-{proposal.run}-0*"), *folders],
             folder.path / JOURNALS / f"{proposal.run}.usage.json" if self.has_quorum else None,
         )
-        if isinstance(self.actors, LocalActorHost):  # else they are processes of a Ray
+        if self._temporary is not None:
             self.usage.hold()
         hosts = self.hosts
         is_spawned = isinstance(actor_specs, tuple) and all(type(one) is tuple and len(one) == 3 for one in actor_specs)
@@ -1064,6 +1140,9 @@ class SiteRun:
         """Open connections to a site that has come back to the run."""
         if not self._may_lose or site not in {address.site for address in self.gate.book.values()}:
             raise Refused(DRIVER, f"lets {site[:40]!r} come back to a run that nobody may leave, or is not in it")
+        self._num_meetings += 1
+        if self._num_meetings > _MOST_MEETINGS:
+            raise Refused(DRIVER, f"lets sites come back more than {_MOST_MEETINGS} times")
         for purpose in (CALLS, PAYLOADS):
             if (old := self._out.pop((site, purpose), None)) is not None:
                 old.give_up("it has come back as a new process")
@@ -1352,6 +1431,8 @@ class SiteRun:
                 connection.close()
         self.actors.end()
         self._disk.shutdown()
+        if self._temporary is not None:
+            self._temporary.remove(waits=False)  # others are heard meanwhile, however many files there are
         more: dict[str, Any] = {"more_refused": n} if (n := self._num_refused - _MOST_REFUSED) > 0 else {}
         more |= {"taken": charged, "was_open": was_open}
         signed = partial(log_end, self._folder, self.proposal.run, status, self.gate, why, **more)

@@ -12,8 +12,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent import futures
 from pathlib import Path
+from typing import Any
 
+import grpc
 import psutil
 import pytest
 
@@ -276,3 +279,33 @@ def test_an_actor_that_is_killed_in_a_cluster_ends_the_run_and_neither_site_nor_
     assert resumed(world, runs(world)[-1]) == 0, (world.lines, capsys.readouterr().err)
     same(last_line(capsys), expected)
     await_free(environment)
+
+
+def test_a_site_that_has_no_token_of_its_ray_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: bytes, context: Any) -> None:
+        context.abort(grpc.StatusCode.UNAUTHENTICATED, "a token")
+
+    methods = {"GetClusterId": grpc.unary_unary_rpc_method_handler(refuse)}
+    asks = grpc.method_handlers_generic_handler("ray.rpc.NodeInfoGcsService", methods)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    server = grpc.server(futures.ThreadPoolExecutor(2), handlers=(asks,))
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    world = World(tmp_path)
+    file = tmp_path / SHOP / "site.toml"
+    file.write_text(f'ray = "{address}"\n{file.read_text()}')
+    for name in NAMES:
+        world.start(name)
+    try:
+        assert federated(world, SMALL) != 0
+    finally:
+        world.stop()
+        server.stop(0)
+    (said,) = [line for line in world.output[SHOP] if "asks for a token" in line]
+    assert "ray: the cluster at" in said
+    assert "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to the cluster's token (site.toml, and the env" in said
+    told = capsys.readouterr().err
+    assert "the log of the site shop says more" in told
+    assert address not in told

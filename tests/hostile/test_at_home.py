@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import grp
 import json
 import os
 import pty
+import pwd
 import signal
 import stat
 import subprocess
@@ -18,6 +20,8 @@ from pathlib import Path
 import pytest
 
 from fedactors.cli.main import main
+from fedactors.federation import site
+from fedactors.federation.site_folder import SITE
 from fedactors.launch import StopSignals
 from fedactors.runs.storage import LineFile, make_unique, write_atomic, write_synced
 from tests.federation.world import SHOP, World
@@ -100,10 +104,35 @@ def test_who_told_a_run_to_outlive_its_terminal_is_heard(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("mode", "is_told"), [(0o700, False), (0o755, False), (0o770, True), (0o707, True)])
-def test_a_site_says_that_others_may_write_in_its_folder(tmp_path: Path, mode: int, is_told: bool) -> None:
+def test_a_site_says_that_others_may_write_in_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, is_told: bool
+) -> None:
     """Who may can put another policy, or an answer to a proposal, in the place of the site's."""
+    monkeypatch.setattr(site, "_others_of", lambda _: {"somebody"})
     world = World(tmp_path)
     (tmp_path / SHOP).chmod(mode)
     world.start(SHOP)
     world.stop()
     assert any("other users of this machine may write there" in line for line in world.output[SHOP]) is is_told
+
+
+@pytest.mark.parametrize("policy", [0o664, 0o666])
+def test_a_group_of_the_sites_user_alone_is_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: int
+) -> None:
+    """A volume of Kubernetes with fsGroup: its root is 2775, and told of at each start it hid an open file."""
+    monkeypatch.setattr(site, "_others_of", lambda _: set())
+    world = World(tmp_path)
+    (tmp_path / SHOP / SITE).chmod(policy)
+    (tmp_path / SHOP).chmod(0o2775)
+    world.start(SHOP)
+    world.stop()
+    told = [line for line in world.output[SHOP] if "other users of this machine may write there" in line]
+    assert [line.partition(":")[0] for line in told] == [str(tmp_path / SHOP / SITE)] * (policy == 0o666)
+
+
+def test_who_else_is_of_a_group() -> None:
+    me = pwd.getpwuid(os.geteuid())
+    others = {one.pw_name for one in pwd.getpwall() if one.pw_gid == me.pw_gid} - {me.pw_name}
+    assert site._others_of(me.pw_gid) == others | (set(grp.getgrgid(me.pw_gid).gr_mem) - {me.pw_name})
+    assert site._others_of(54_321) == set()

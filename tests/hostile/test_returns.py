@@ -15,7 +15,7 @@ import pytest
 from fedactors.actors.remote import current_caller
 from fedactors.cli.main import main
 from fedactors.errors import PartyFailed, PartyLost, Refused, Stopped
-from fedactors.federation import approval, site
+from fedactors.federation import approval, site, site_run
 from fedactors.federation.approval import as_tree, kept_proposals, num_returns
 from fedactors.federation.audit_log import JOURNALS, AuditLog, Journal
 from fedactors.federation.handshake import dial
@@ -278,3 +278,30 @@ def test_hours_count_on_when_a_site_comes_back(tmp_path: Path, monkeypatch: pyte
         monkeypatch.setattr(time, "monotonic", lambda: began + 0.4 * 3600)
         assert (watch.exceeded() or "").startswith(said or ""), number
         assert (said is None) == (watch.exceeded() is None)
+
+
+def test_no_driver_lets_sites_meet_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time a site would dial another, as often and as long as its driver likes."""
+    dialled: list[str] = []
+
+    async def dials(site: str) -> None:
+        dialled.append(site)
+
+    monkeypatch.setattr(site_run, "_MOST_MEETINGS", 3)
+    run: Any = SimpleNamespace(
+        _may_lose=True,
+        gate=SimpleNamespace(book={"clinic/client": SimpleNamespace(site=CLINIC)}),
+        _num_meetings=0,
+        _out={},
+        _dial=dials,
+        _operations=SimpleNamespace(tell_of=lambda *_: None),
+        proposal=SimpleNamespace(run="0" * 16),
+    )
+
+    async def meets() -> None:
+        for _ in range(5):
+            await SiteRun._meet_again(run, CLINIC)
+
+    with pytest.raises(Refused, match="lets sites come back more than 3 times"):
+        asyncio.run(meets())
+    assert dialled == [CLINIC] * 3

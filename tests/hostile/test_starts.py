@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import stat
+import subprocess
+import sys
 import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -13,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from fedactors.errors import BadInput
 from fedactors.federation import approval, site_folder
 from fedactors.federation.audit_log import Journal
-from fedactors.federation.identity import FEDERATION, federation_text
+from fedactors.federation.identity import FEDERATION, Revoked, federation_text
 from fedactors.federation.operations import Operations
 from fedactors.federation.site_folder import CERTIFICATE, KNOWN, SITE, TLS_KEY
 from tests.federation.test_keys import bank_of_an_enterprise
@@ -77,6 +83,60 @@ def test_what_was_taken_is_known_by_what_nobody_made_up(tmp_path: Path) -> None:
     assert world.folder(SHOP).federation.members
     certificate = tmp_path / SHOP / CERTIFICATE
     assert known.stat().st_mode == certificate.stat().st_mode, "root's commands write it, and the site reads it"
+
+
+TAKING = """
+import json, sys, time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from fedactors.federation.identity import FEDERATION, Revoked
+from fedactors.federation.site_folder import KNOWN, FederationReader
+
+class Slow(FederationReader):
+    def _known(self):
+        found = super()._known()
+        time.sleep(0.005)
+        return found
+
+folder, issuer, first = Path(sys.argv[1]), sys.argv[2].encode(), int(sys.argv[3])
+reader = Slow(folder / FEDERATION, None, folder / KNOWN)
+found = FederationReader(folder / FEDERATION, None, folder / "of nobody").read()
+for number in range(first, first + 40):
+    made = datetime(2030, 1, 1, tzinfo=UTC) + timedelta(days=number)
+    federation = replace(found.federation, version=number)
+    reader.take(replace(found, federation=federation, revoked=Revoked(updated={issuer: made})))
+    known = json.loads((folder / KNOWN).read_text())
+    assert known["crl"][issuer.hex()] == made.isoformat(), "another process has written what it read before"
+    assert min(version for version, _ in known["federation"].values()) >= number
+"""
+
+
+def test_what_was_taken_grows_whoever_writes_it(tmp_path: Path) -> None:
+    """A command that read the file before the site's process took a newer one writes after it."""
+    folder = World(tmp_path).folder(SHOP)
+    before = folder.federation.version
+    words = [sys.executable, "-c", TAKING, str(folder.path)]
+    taking = [subprocess.Popen([*words, one, str(first)]) for one, first in (("a", before + 1), ("b", before + 101))]
+    assert [one.wait(120) for one in taking] == [0, 0]
+    known = json.loads((folder.path / KNOWN).read_text())
+    assert [version for version, _ in known["federation"].values()] == [before + 140]
+    # nor does who keeps the folder locked keep the site from starting
+    held = os.open(folder.path, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    begun = time.monotonic()
+    folder._reader.take(folder._membership().taken)
+    assert time.monotonic() - begun < 20
+    os.close(held)
+    # and one alone takes back no version, no signature and no date
+    taken = folder._membership().taken
+    old = replace(taken.federation, version=before, is_signed=False)
+    for days, then in ((1, "2030-01-02T00:00:00+00:00"), (0, "2030-01-02T00:00:00+00:00")):
+        made = datetime(2030, 1, 1, tzinfo=UTC) + timedelta(days=days)
+        folder._reader.take(replace(taken, federation=old, revoked=Revoked(updated={b"c": made})))
+        known = json.loads((folder.path / KNOWN).read_text())
+        assert list(known["federation"].values()) == [[before + 140, taken.federation.is_signed]]
+        assert known["crl"][b"c".hex()] == then
 
 
 def test_a_key_of_tls_that_a_token_certified_is_its_owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,11 @@ import dataclasses
 import itertools
 import json
 import os
+import resource
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,9 +36,9 @@ from fedactors.federation.approval import (
     why_a_person,
 )
 from fedactors.federation.session import Hello, WayRefused
-from fedactors.federation.site import within_seconds
+from fedactors.federation.site import within_bounds
 from fedactors.federation.site_folder import SITE, Amount
-from fedactors.federation.site_run import PrivacyBudget
+from fedactors.federation.site_run import PrivacyBudget, memory_of
 from fedactors.messages.codec import decode
 from fedactors.plugins import Protocol, find_protocol, protocol_names
 from fedactors.runtime.failures import errors_for
@@ -190,10 +192,10 @@ def test_what_takes_too_long_is_ended_whatever_errors_it_passes_over() -> None:
                 continue
 
     with pytest.raises(BadInput, match=r"takes more than 0\.3 s of a processor"):
-        within_seconds(0.3, endless)
-    assert within_seconds(0.3, lambda: 7) == 7
+        within_bounds(0.3, endless)
+    assert within_bounds(0.3, lambda: 7) == 7
     with pytest.raises(ValueError, match="its own"):
-        within_seconds(0.3, lambda: (_ for _ in ()).throw(ValueError("its own")))
+        within_bounds(0.3, lambda: (_ for _ in ()).throw(ValueError("its own")))
 
 
 def test_a_proposal_that_takes_too_long_to_check_is_refused_and_the_next_one_is_checked(
@@ -215,6 +217,100 @@ def test_a_proposal_that_takes_too_long_to_check_is_refused_and_the_next_one_is_
     fresh.answer(approved=False, names=(SHOP,), why="no thanks")
     with pytest.raises(Refused, match="rejected the run: no thanks"):
         rogue.say(("propose", (as_tree(rogue.proposal),)))
+
+
+def waits_for(what: Callable[[], Any], seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_what_asks_for_too_much_memory_is_refused_and_the_process_has_as_much_as_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Be it at once, as one instruction does that no clock ends, or little by little."""
+    monkeypatch.setattr(site, "CHECK_GROWTH", 1 << 28)
+    before, kept = resource.getrlimit(resource.RLIMIT_DATA), list[bytes]()
+
+    def grows() -> None:
+        while True:
+            kept.append(bytes(bytearray(b"x" * (1 << 20))))
+            time.sleep(0.002)
+
+    for much in (lambda: [0] * (1 << 28), grows):
+        with pytest.raises(BadInput, match=r"proposal: it takes more than 0\.25 GiB of memory to check"):
+            within_bounds(60.0, much)
+        assert sum(map(len, kept)) < 1 << 29
+        kept.clear()
+    assert within_bounds(60.0, lambda: 7) == 7
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+def test_limits_that_several_hold_a_process_to_end_in_any_order() -> None:
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    first, second = memory_of(1 << 34), memory_of(1 << 33)
+    first.__enter__()
+    high, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    second.__enter__()
+    assert 0 < resource.getrlimit(resource.RLIMIT_DATA)[0] < high
+    first.__exit__(None, None, None)
+    assert resource.getrlimit(resource.RLIMIT_DATA)[0] < high
+    second.__exit__(None, None, None)
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+def test_a_check_ends_with_its_driver(fresh: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else who drops its link at once, again and again, keeps the one thread of checks."""
+    is_ended, is_begun, honest, rogue = threading.Event(), threading.Event(), check_proposal, Rogue(fresh)
+
+    def endless(*_: Any) -> Any:
+        is_begun.set()
+        try:
+            while True:
+                sum(range(1000))
+        finally:
+            is_ended.set()
+
+    monkeypatch.setattr(site, "check_proposal", endless)
+
+    async def drop() -> None:
+        hello = Hello("credit", "driver", rogue.proposal.run, "")
+        ends: dict[str, Any] = {"serve": None, "lost": lambda *_: None, "errors": errors_for(BANK, SHOP)}
+        connection = await handshake.dial(rogue.folder, rogue.folder.federation.members[SHOP], hello, LIMITS, **ends)
+        asking = asyncio.ensure_future(connection.ask(("propose", (as_tree(rogue.proposal),)), "propose"))
+        await asyncio.to_thread(is_begun.wait, 30)
+        await connection.end()
+        with contextlib.suppress(PartyLost):
+            await asking
+
+    asyncio.run(drop())
+    assert is_ended.wait(10.0), "it goes on, and the next one waits for 20 s"
+    took = fresh.processes[SHOP]._checked_for[BANK]
+    waits_for(lambda: len(took) == 1)
+    monkeypatch.setattr(site, "check_proposal", honest)
+
+
+def test_checks_of_one_sites_proposals_take_so_long_within_an_hour(
+    fresh: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rogue, process = Rogue(fresh), fresh.processes[SHOP]
+    now = time.monotonic()
+    process._checked_for[BANK].extend([(now - 4000.0, 50.0), (now - 1800.0, 30.0), (now, 30.5)])
+    with pytest.raises(Refused, match=r"bank proposed took 60 s of a processor within an hour.*again in 30 minutes"):
+        rogue.say(("propose", (as_tree(rogue.proposal),)))
+    process._checked_for[BANK].clear()
+    # of all together a time from which on each has its share
+    monkeypatch.setattr(site, "CHECKED_TOGETHER", 80.0)
+    process._checked_for[SHOP].append((now, 45.0))
+    process._checked_for[BANK].append((now, 41.0))
+    with pytest.raises(Refused, match=r"bank proposed took 40 s of a processor within an hour"):
+        rogue.say(("propose", (as_tree(rogue.proposal),)))
+    process._checked_for[BANK][-1] = (now, 39.0)
+    fresh.answer(approved=False, names=(SHOP,), why="no thanks")
+    with pytest.raises(Refused, match="rejected the run: no thanks"):
+        rogue.say(("propose", (as_tree(rogue.proposal),)))
+    assert len(process._checked_for[BANK]) == 2, "its check counts too"
 
 
 # --- what is told ---
