@@ -59,7 +59,7 @@ READ = {
     ),
     "utf-16": ("id,a\n1,2\n2,3\n".encode("utf-16"), {"csv": CsvFormat(encoding="utf-16")}, rows([2], [3])),
     "ISO dates of several forms": (
-        "id,since\n1,1970-01-02\n2,19700103\n3,1970-01-04T12:00:00Z\n4,1970-01-05 02:00:00+02:00\n", DATE,
+        "id,since\n1,1970-01-02\n2,19700103\n3,1970-01-04T12:00:00Z\n4,1970-01-05 00:00:00+00:00\n", DATE,
         rows([1], [2], [3.5], [4]),
     ),
     "other dates": (
