@@ -33,8 +33,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedTensorMixin
 from torch.nn import functional
+from torch.nn.parameter import UninitializedTensorMixin
 
 from fedactors.config import is_code, load_code
 from fedactors.errors import BadInput
