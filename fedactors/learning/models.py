@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from fedactors.config import is_code, load_code
 from fedactors.errors import BadInput
@@ -432,7 +432,10 @@ def _user_model(spec: ModelSpec) -> nn.Module:
     if hasattr(module, "get_input_embeddings"):  # of `transformers`, which computes with tokens before it looks them up
         module.register_forward_pre_hook(_whole_numbers)
     module = module.to(device="cpu", dtype=spec.dtype)
-    if any(isinstance(entry, UninitializedTensorMixin) for entry in (*module.parameters(), *module.buffers())):
+    if any(
+        isinstance(entry, UninitializedParameter | UninitializedBuffer)
+        for entry in (*module.parameters(), *module.buffers())
+    ):
         modes = [(part, part.training) for part in module.modules()]
         with torch.no_grad():  # lazy layers learn their widths from a first call, which leaves running statistics alone
             module.eval()(torch.zeros(2, *spec.inputs, dtype=spec.dtype))
