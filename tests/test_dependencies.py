@@ -67,7 +67,7 @@ def test_what_is_declared_is_imported():
 def test_the_scripts_import_only_what_is_declared():
     # PyTorch Geometric and Flower are what benchmarks are measured against, where they are installed
     optional = set().union(*(OPTIONAL[extra] for extra in OPTIONAL if extra != "dev"))
-    assert imported("scenarios").keys() - DECLARED <= {"torch-geometric", "flwr", *optional, *local("scenarios")}
+    assert imported("scenarios").keys() - DECLARED <= {"torch-geometric", "flwr", "pfl", *optional, *local("scenarios")}
 
 
 def local(folder: str) -> set[str]:

@@ -3,12 +3,15 @@
 import dataclasses
 import json
 import math
+from pathlib import Path
 
 import pytest
 
 from fedactors.errors import BadInput
 from fedactors.runs.table import RunRow, write_table
 from scenarios.results import _cell, main, markdown_table, pooled, record_text, render_document
+
+PAGES = Path(__file__).parents[1] / "docs/results"
 
 
 def row(name, seed=0, **metrics):
@@ -143,3 +146,16 @@ def test_a_table_of_reading_has_a_line_a_version_and_file(tmp_path):
     (tmp_path / "data" / "reading.jsonl").write_text(json.dumps(row))
     made = render_document("<!-- reading -->\nold\n<!-- end -->\n", tmp_path).splitlines()
     assert made[3:-1] == ["| new | csv | 0.66 | 2.31 | 107 | 72 |"]
+
+
+def test_the_page_of_many_clients_on_ray_has_the_committed_rows():
+    rows = [json.loads(line) for line in (PAGES / "data/clients_on_ray.jsonl").read_text().splitlines()]
+    page = (PAGES / "frame.md").read_text()
+    for side in {row["side"] for row in rows}:
+        one = [row for row in rows if row["side"] == side]
+        memory, round_, whole = (
+            ", ".join(f"{row[key] + 1e-9:{how}}" for row in one)  # halves are rounded up
+            for key, how in (("all_mb", ",.0f"), ("round_cpu_seconds", ".2f"), ("all_cpu_seconds", ".1f"))
+        )
+        (line,) = [line for line in page.splitlines() if f"| {one[0]['processes']} | {memory} |" in line]
+        assert line.endswith(f"| {round_} | {whole} |")

@@ -34,6 +34,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from fedactors.config import is_code, load_code
 from fedactors.errors import BadInput
@@ -430,7 +431,17 @@ def _user_model(spec: ModelSpec) -> nn.Module:
             part.register_forward_pre_hook(_whole_numbers)
     if hasattr(module, "get_input_embeddings"):  # of `transformers`, which computes with tokens before it looks them up
         module.register_forward_pre_hook(_whole_numbers)
-    return module.to(device="cpu", dtype=spec.dtype)
+    module = module.to(device="cpu", dtype=spec.dtype)
+    if any(
+        isinstance(entry, UninitializedParameter | UninitializedBuffer)
+        for entry in (*module.parameters(), *module.buffers())
+    ):
+        modes = [(part, part.training) for part in module.modules()]
+        with torch.no_grad():  # lazy layers learn their widths from a first call, which leaves running statistics alone
+            module.eval()(torch.zeros(2, *spec.inputs, dtype=spec.dtype))
+        for part, mode in modes:
+            part.training = mode
+    return module
 
 
 def _whole_numbers(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:

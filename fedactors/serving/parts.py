@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import inspect
 import math
 import warnings
 import weakref
@@ -316,12 +317,16 @@ def _write_programs(
     name: str, spec: ModelSpec, module: nn.Module, folder: Path, programs: dict[str, str]
 ) -> list[Path]:
     example = (torch.zeros(2, *spec.inputs, dtype=spec.dtype),)
+    rows: tuple[Any, ...] = ({0: torch.export.Dim("rows")},)
+    first = next(iter(inspect.signature(module.forward).parameters.values()), None)
+    if first is not None and first.kind is first.VAR_POSITIONAL:  # ``forward(*args)``, as models of `peft` have it
+        rows = (rows,)
     written = []
     path = folder / f"{name}.pt2"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch's own parts
         try:
-            exported = torch.export.export(module, example, dynamic_shapes=({0: torch.export.Dim("rows")},))
+            exported = torch.export.export(module, example, dynamic_shapes=rows)
             torch.export.save(exported, path)
         except Exception as error:  # a module of the user's own may do what cannot be traced
             programs[name] = f"none: torch.export cannot trace it ({first_line(error)})"

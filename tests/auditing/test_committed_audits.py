@@ -36,6 +36,12 @@ WITHIN = [
     ("privacy_audits/glasu", "sums-and-noise", "links"),
     *((f"privacy_audits/{name}-attacks", "sums", "source") for name in ("horizontal", "nebulafl")),
     *((f"privacy_audits/{name}-attacks", "sums", "classes_held") for name in ("horizontal", "nebulafl")),
+    *(("privacy_audits/horizontal-attacks", "clients", attack) for attack in ("source", "classes_held")),
+    *(
+        (f"privacy_audits/{n}-attacks", m, "membership")
+        for n in ("horizontal", "nebulafl")
+        for m in ("clients", "rows")
+    ),
     ("privacy_audits/mtcd-attacks", "noise", "membership"),
 ]
 """A figure whose interval holds chance."""

@@ -102,7 +102,7 @@ def test_attacks_succeed_on_an_open_run_and_not_on_a_protected_one(name: str) ->
 def test_where_clients_are_hidden_by_noise_their_accounts_pass_the_audit_with_attacks(
     name: str, tmp_path: Path
 ) -> None:
-    """Figures of the ledger follow from their ingredients, and whose rows a model is of is found by guessing."""
+    """Figures of the ledger follow from their ingredients; a server that is trusted shows one model for all clients."""
     small: dict[str, dict[str, Any]] = {
         "horizontal": {"num_clients": 8, "num_rounds": 2},
         "nebulafl": {"num_centers": 2, "num_containers": 4, "active_per_center": 1, "duration": 40.0},
@@ -110,13 +110,15 @@ def test_where_clients_are_hidden_by_noise_their_accounts_pass_the_audit_with_at
     noise = {"client_clip_norm": 0.5, "client_noise_multiplier": 2.0}
     words = {"model": "linear", "num_training": 400, **small[name], **noise}
     run = fedactors.simulate(name, "digits", out=tmp_path, **words)
-    assert any(line["epsilon"] for line in run.privacy)
+    assert any(line.get("epsilon") for line in run.privacy.to_arrow().to_pylist())
     found = run.audit(attacks=True)
     assert found.ledger.agrees
     assert not found.refuted
     attacks = {one.name.partition(":")[0]: one for one in found.attacks}
     assert {"membership", "source"} <= attacks.keys()
-    assert all(one.is_chance for kind, one in attacks.items() if kind == "source")
+    assert attacks["membership"].low < 0.6
+    if name == "horizontal":  # of NebulaFL each center's noised master is seen: near chance, on either side of it
+        assert attacks["source"].is_chance
 
 
 def test_public_data_have_no_attacker() -> None:

@@ -75,9 +75,11 @@ def test_of_lora_only_adapters_travel_and_the_export_holds_the_whole(tmp_path):
     files = run.export(tmp_path / "model")["server"]
     part = fedactors.load_part(tmp_path / "model/server", model=adapted)
     assert sum(value.numel() for value in part.bottom.parameters()) == whole
-    assert "bottom.safetensors" in {path.name for path in files}
-    x = torch.from_numpy(texts(9)[0]).reshape(ROWS, 1, 1, WORDS)
+    assert {"bottom.safetensors", "bottom.pt2"} <= {path.name for path in files}
+    x = torch.from_numpy(texts(9)[0])
     assert part.bottom(x).shape == (ROWS, 2)
+    program = torch.export.load(tmp_path / "model/server/bottom.pt2").module()  # `peft` calls it by ``forward(*args)``
+    assert torch.allclose(program(x), part.bottom(x), atol=1e-6)
 
 
 @pytest.mark.parametrize("algorithm", ["scaffold", "fedadam"])

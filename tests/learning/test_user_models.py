@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+import fedactors
 from fedactors.errors import BadInput
 from fedactors.learning.local_training import LocalTraining, train_locally
 from fedactors.learning.models import ModelSpec, build_model
@@ -43,6 +44,15 @@ def test_it_trains_and_works_as_a_part_of_a_split_network():
     assert Model(spec("good"), result.vector).output(x).shape == (20, 10)
 
 
+def test_lazy_layers_take_their_widths_from_the_shape_of_a_sample():
+    check_model(spec("lazy"))
+    start = initial_vector(spec("lazy"), 0)
+    assert len(start) == 4 * 9 + 4 + 4 * 4 + 144 * 10 + 10  # running statistics travel too
+    assert (start == initial_vector(spec("lazy"), 0)).all()
+    run = fedactors.simulate("horizontal", model=f"{HERE}:lazy", num_rounds=1, num_clients=3, num_training=90)
+    assert np.isfinite(run.metrics["test/loss"])
+
+
 def test_running_statistics_and_dropout_are_refused_in_a_split_network_only():
     check_model(spec("normalised"))
     with pytest.raises(BadInput, match=r"in a split network: buffer '1.running_mean'"):
@@ -63,6 +73,7 @@ def test_running_statistics_and_dropout_are_refused_in_a_split_network_only():
         ("nothing", "returned a NoneType, not a torch.nn.Module"),
         ("without_parameters", "it has no parameters"),
         ("fails", r"called with \(1, 8, 8\), 10 it fails: RuntimeError: no such weights$"),
+        ("lazy_mismatch", r"called with \(1, 8, 8\), 10 it fails: RuntimeError"),
         ("mismatch", r"given 2 samples of shape \(1, 8, 8\) it fails: RuntimeError"),
         ("not_callable", "it is a int, not a function"),
         ("absent", "user_networks has no absent"),

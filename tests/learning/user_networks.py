@@ -21,6 +21,15 @@ def dropping(inputs, outputs):
     return nn.Sequential(good(inputs, outputs), nn.Dropout(0.5))
 
 
+def lazy(inputs, outputs):
+    """Layers that learn their widths from what they are first given."""
+    return nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.ReLU(), nn.Flatten(), nn.LazyLinear(outputs))
+
+
+def lazy_mismatch(inputs, outputs):
+    return nn.Sequential(nn.Flatten(), nn.Linear(63, 8), nn.LazyLinear(outputs))
+
+
 def too_wide(inputs, outputs):
     return good(inputs, outputs + 1)
 
