@@ -16,7 +16,8 @@ them are ``<!-- counts: FILE -->``, and ``<!-- verdicts: FILE PROTOCOL -->``, ``
 ``<!-- defaults: PROTOCOL SCORE,... -->`` tables the rows of ``data/defaults.jsonl`` that
 `scenarios/benchmarks/defaults.py` made: of each data set the mean over seeds of these scores.
 ``<!-- private averaging -->`` is the table of `scenarios/benchmarks/private_averaging.py`,
-``<!-- reading -->`` that of `scenarios/benchmarks/reading.py`.
+``<!-- reading -->`` that of `scenarios/benchmarks/reading.py`,
+``<!-- speed -->`` that of what is asked of speed and what several commands measured.
 ``python -m scenarios.results docs/results`` writes, and with ``--check`` only compares and ends with 1 if a document is
 not current.
 """
@@ -30,7 +31,7 @@ import math
 import re
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,7 @@ _DEFAULTS = re.compile(
 )
 _PRIVATE = re.compile(r"(?P<open><!-- private averaging -->\n).*?(?P<close><!-- end -->)", re.DOTALL)
 _READING = re.compile(r"(?P<open><!-- reading -->\n).*?(?P<close><!-- end -->)", re.DOTALL)
+_SPEED = re.compile(r"(?P<open><!-- speed -->\n).*?(?P<close><!-- end -->)", re.DOTALL)
 _load = functools.cache(read_table)
 
 
@@ -98,8 +100,25 @@ def render_document(text: str, base: Path) -> str:
         rows = map(json.loads, (base / "data/reading.jsonl").read_text().splitlines())
         return f"{match['open']}{reading.table(rows)}{match['close']}"
 
-    made = _READING.sub(measured, _PRIVATE.sub(private, made))
+    def speed(match: re.Match[str]) -> str:
+        rows = map(json.loads, (base / "data/speed.jsonl").read_text().splitlines())
+        return f"{match['open']}{speed_table(rows)}{match['close']}"
+
+    made = _SPEED.sub(speed, _READING.sub(measured, _PRIVATE.sub(private, made)))
     return _RECORD.sub(record, made)
+
+
+def speed_table(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return the Markdown table of what is asked and what was measured: medians, with the range of several."""
+
+    def found(values: Sequence[float]) -> str:
+        if len(values) < 2:
+            return f"{values[0]:g}" if values else "as before"
+        return f"{statistics.median(values):.3g} ({min(values):g} to {max(values):g})"
+
+    lines = [["what", "asked", "before", "now", "command"], ["---"] * 5]
+    lines += [[r["what"], r["asked"], found(r["before"]), found(r["after"]), f"`{r['command']}`"] for r in rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def defaults_table(file: Path, protocol: str, scores: Sequence[str]) -> str:

@@ -140,6 +140,15 @@ def test_a_table_of_defaults_has_a_line_a_data_set_with_the_means_of_its_seeds(t
         render_document(text.replace(" p ", " other "), tmp_path)
 
 
+def test_a_table_of_speed_has_medians_and_ranges(tmp_path):
+    row = {"what": "one", "asked": "2", "before": [3.0, 9.0, 5.0], "after": [1.5], "command": "c"}
+    rows = [row, {**row, "after": []}]
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "speed.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    made = render_document("<!-- speed -->\nold\n<!-- end -->\n", tmp_path).splitlines()
+    assert made[3:-1] == ["| one | 2 | 5 (3 to 9) | 1.5 | `c` |", "| one | 2 | 5 (3 to 9) | as before | `c` |"]
+
+
 def test_a_table_of_reading_has_a_line_a_version_and_file(tmp_path):
     row = {"version": "new", "file": "csv", "columns": 0.658, "whole": 2.312, "peak_mib": 106.9, "numbers_mib": 72.1}
     (tmp_path / "data").mkdir()

@@ -99,7 +99,7 @@ def _f1(label_BL: NDArray[Any], chosen_BL: NDArray[Any]) -> NDArray[Any]:
     """Return the F1 score of each column of what is there and what is chosen; 0 where neither is ever."""
     both_L = (label_BL & chosen_BL).sum(axis=0)
     either_L = label_BL.sum(axis=0) + chosen_BL.sum(axis=0)
-    return 2.0 * both_L / np.maximum(either_L, 1)
+    return np.asarray(2.0 * both_L / np.maximum(either_L, 1))
 
 
 def _r2(target: NDArray[Any], value: NDArray[Any]) -> float:

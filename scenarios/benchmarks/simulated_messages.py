@@ -3,9 +3,10 @@
     python scenarios/benchmarks/simulated_messages.py [--smoke] [part]
 
 Prints one JSON object: messages a second of one core's time (1,000 parties on links with latency and bandwidth, each
-row of the ledger written to Parquet), resident memory of a process with 10,000 parties that all talk, memory over
-10,000 rounds, the time of ``import fedactors``, and from nothing to the first answer of an actor on embedded Ray. Each
-part runs in a process of its own; the bound beside each is what the project asks of itself.
+row of the ledger written to Parquet), microseconds a message where a group of them is asked, resident memory of a
+process with 10,000 parties that all talk, memory over 10,000 rounds, the time of ``import fedactors``, and from nothing
+to the first answer of an actor on embedded Ray. Each part runs in a process of its own; the bound beside each is what
+the project asks of itself.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedactors.actors.actor import Actor
+from fedactors.actors.actor import Actor, Server
+from fedactors.actors.groups import ActorGroup
 from fedactors.actors.remote import DRIVER, remote
 from fedactors.messages.codec import message
 from fedactors.network.links import Link, Network
@@ -69,6 +71,21 @@ class Party(Actor):
     async def bounce(self, ping: Ping) -> Ping:
         """Send a message back."""
         return ping
+
+
+class Asker(Server):
+    """Asks all parties at once, again and again."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._parties: ActorGroup[Party] = ActorGroup(self, names, timeout=60.0, on_loss="skip")
+
+    @remote(caller=DRIVER)
+    async def ask_all(self, count: Count) -> None:
+        """Ask them so many times."""
+        values = np.zeros(8)
+        values.setflags(write=False)
+        for hop in range(count.messages):
+            await self._parties.ask(lambda party, hop=hop: party.bounce(Ping(hop, values)))  # type: ignore[misc]
 
 
 class LedgerFile:
@@ -145,6 +162,26 @@ def throughput(num_parties: int = 1000, messages_each: int = 100, repeats: int =
     return {"parties": num_parties, "messages_per_core_second": best, "all": found, "at_least": 90_000}
 
 
+def group(num_parties: int = 1000, repeats: int = 3) -> dict[str, Any]:
+    """Return microseconds of the processor a message where a group is asked, best and all."""
+    found = []
+    times = max(1, 20_000 // num_parties)
+    for _ in range(repeats):
+        runtime = SimulatedRuntime(network=WAN)
+
+        async def main(runtime: SimulatedRuntime = runtime) -> float:
+            parties = ring(runtime, num_parties)
+            asker = runtime.spawn(Asker, "asker", [f"party-{index:05d}" for index in range(len(parties))])
+            await runtime.start()
+            await asker.ask_all(Count(1))
+            start = time.process_time()
+            await asker.ask_all(Count(times))
+            return time.process_time() - start
+
+        found.append(1e6 * runtime.execute(main) / (2 * times * num_parties))
+    return {"parties": num_parties, "microseconds_a_message": min(found), "all": found, "at_most": 8}
+
+
 def many_parties(num_parties: int = 10_000) -> dict[str, Any]:
     """Return the memory of a process in which many parties have all talked."""
     runtime = SimulatedRuntime(network=WAN)
@@ -203,6 +240,7 @@ def ray_start() -> dict[str, Any]:
 
 PARTS: dict[str, Callable[..., dict[str, Any]]] = {
     "throughput": throughput,
+    "group": group,
     "many_parties": many_parties,
     "many_rounds": many_rounds,
     "import": import_time,
@@ -210,6 +248,7 @@ PARTS: dict[str, Callable[..., dict[str, Any]]] = {
 }
 SMOKE: dict[str, tuple[int, ...]] = {
     "throughput": (20, 2, 1),
+    "group": (20, 1),
     "many_parties": (20,),
     "many_rounds": (20, 4),
     "import": (1,),
