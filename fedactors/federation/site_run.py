@@ -42,7 +42,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -788,7 +788,7 @@ _MOST_REFUSED = 60
 _MOST_LABELS = 8
 """Checkpoints that a run keeps, of which a driver needs a few; one under the same label takes the place of the last."""
 _MOST_MEETINGS = 1000
-"""How often a driver lets sites come back to a run: each time this site dials one."""
+"""How often another site comes back to a run: each time this site dials it, as its driver asks."""
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
 
 
@@ -860,7 +860,7 @@ class SiteRun:
         self._spending = PrivacyBudget(folder, proposal, self.actors, self._refuse)
         self._spending.is_exact = self.has_quorum
         self._lost_sites: asyncio.Queue[str] = asyncio.Queue()
-        self._num_meetings = 0
+        self._num_meetings: Counter[str] = Counter()
         self.usage: UsageWatch | None = None
         self._temporary: TemporaryFolder | None = None
         self._steps: set[str] = set()
@@ -1140,13 +1140,13 @@ class SiteRun:
         """Open connections to a site that has come back to the run."""
         if not self._may_lose or site not in {address.site for address in self.gate.book.values()}:
             raise Refused(DRIVER, f"lets {site[:40]!r} come back to a run that nobody may leave, or is not in it")
-        self._num_meetings += 1
-        if self._num_meetings > _MOST_MEETINGS:
-            raise Refused(DRIVER, f"lets sites come back more than {_MOST_MEETINGS} times")
         for purpose in (CALLS, PAYLOADS):
             if (old := self._out.pop((site, purpose), None)) is not None:
                 old.give_up("it has come back as a new process")
+        self._num_meetings[site] += 1
         try:
+            if self._num_meetings[site] > _MOST_MEETINGS:
+                raise Refused(site, f"comes back to a run more than {_MOST_MEETINGS} times")
             await self._dial(site)
         except FedactorsError as error:
             if self._folder.name == self.proposal.coordinator:  # what asks all others is there

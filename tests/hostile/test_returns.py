@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -288,20 +289,26 @@ def test_no_driver_lets_sites_meet_without_end(monkeypatch: pytest.MonkeyPatch) 
         dialled.append(site)
 
     monkeypatch.setattr(site_run, "_MOST_MEETINGS", 3)
+    left: list[str] = []
     run: Any = SimpleNamespace(
         _may_lose=True,
+        _folder=SimpleNamespace(name=SHOP),
+        _leave=lambda site, why: left.append(why),
         gate=SimpleNamespace(book={"clinic/client": SimpleNamespace(site=CLINIC)}),
-        _num_meetings=0,
+        _num_meetings=Counter(),
         _out={},
         _dial=dials,
         _operations=SimpleNamespace(tell_of=lambda *_: None),
-        proposal=SimpleNamespace(run="0" * 16),
+        proposal=SimpleNamespace(run="0" * 16, coordinator=BANK),
     )
 
     async def meets() -> None:
         for _ in range(5):
             await SiteRun._meet_again(run, CLINIC)
 
-    with pytest.raises(Refused, match="lets sites come back more than 3 times"):
-        asyncio.run(meets())
+    asyncio.run(meets())  # which is no failure of this site: who flaps keeps no other one out
     assert dialled == [CLINIC] * 3
+    assert left == ["clinic: comes back to a run more than 3 times"] * 2
+    run._folder.name = BANK
+    with pytest.raises(Refused, match="clinic: comes back to a run more than 3 times"):
+        asyncio.run(meets())
