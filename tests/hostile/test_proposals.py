@@ -7,9 +7,11 @@ import json
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedactors.config import as_dict, build, spell_infinities
@@ -29,7 +31,9 @@ from fedactors.federation.approval import (
 )
 from fedactors.federation.identity import FEDERATION
 from fedactors.federation.site_folder import SITE, SiteFolder
+from fedactors.learning.models import ModelSpec, build_model, build_skeleton
 from fedactors.plugins import find_protocol
+from protocols.glasu.backbones import Network, initial_parameters
 from tests.federation.hostile_sites import Rogue
 from tests.federation.test_keys import bank_of_an_enterprise
 from tests.federation.world import BANK, CLINIC, SHOP, World
@@ -123,6 +127,28 @@ def test_an_older_list_of_revoked_certificates_makes_nobody_a_member_again(tmp_p
 def test_settings_that_would_fill_a_sites_memory_are_none(protocol: str, words: dict[str, object]) -> None:
     with pytest.raises(BadInput, match="input should be less than or equal to"):
         build(find_protocol(protocol).Config, words)
+
+
+def test_settings_that_fill_a_sites_memory_together_are_refused(tmp_path: Path) -> None:
+    """Each is allowed for itself; of their product nothing is made before it is counted."""
+    world, protocol = World(tmp_path), find_protocol("horizontal")
+    words: dict[str, Any] = {"model": "mlp", "hidden_size": 16384, "layers": 1000, "on_party_loss": "stop"}
+    said = "model mlp: its sizes together make 99[0-9].[0-9] GiB of parameters; at most 2"
+    with pytest.raises(BadInput, match=said):
+        make_proposal(world.folder(BANK), protocol, words, f"{BANK}=patients,{SHOP}=cases", None)
+    for name, inputs, more in (
+        ("linear", (65536, 65536), {"outputs": 10}),
+        ("residual-mlp", (4,), {"outputs": 1, "hidden_size": 16384, "layers": 8}),
+        ("skip-mlp", (4,), {"outputs": 1, "hidden_size": 16384, "layers": 8}),
+    ):
+        for build_one in (partial(build_skeleton, device="cpu"), partial(build_model, seed=1)):
+            with pytest.raises(BadInput, match=f"model {name}: its sizes together make"):
+                build_one(ModelSpec(name=name, inputs=inputs, **more))
+    network = Network(
+        backbone="gcn", num_layers=1000, aggregation_layers=(999,), num_features=4, hidden_size=16384, num_classes=2
+    )
+    with pytest.raises(BadInput, match="its sizes together make"):
+        initial_parameters(network, np.random.default_rng(1), np.random.default_rng(1))
 
 
 @pytest.mark.parametrize(
