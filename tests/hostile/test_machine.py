@@ -19,9 +19,12 @@ import numpy as np
 import psutil
 import pytest
 
+from fedactors.errors import BadInput
 from fedactors.federation.site import SiteProcess
 from fedactors.federation.site_folder import RunLimits
 from fedactors.federation.site_run import UsageWatch
+from fedactors.runs.folder import this_process
+from fedactors.runs.storage import start_of
 from protocols.pubsub_vfl.actors import PassiveWorker
 from protocols.pubsub_vfl.messages import EpochOrder
 from tests.federation.test_policy import limited
@@ -117,6 +120,41 @@ if os.fork() == 0:
             child.kill()
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(child.pid, 0)
+
+
+def test_processes_of_an_organisations_own_cluster_are_counted() -> None:
+    """The site's process did not begin them, nor did who began its Ray's: their parent is another one."""
+    code = "import subprocess, sys, time; x = bytearray(1 << 28); p = subprocess.Popen([sys.executable, '-c', "
+    code += "'import time; x = bytearray(1 << 28); print(1, flush=True); time.sleep(60)']); time.sleep(60)"
+    begin = f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {code!r}]); print(p.pid, flush=True)"
+    ended = subprocess.Popen([sys.executable, "-c", begin], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert ended.stdout is not None
+    worker = int(ended.stdout.readline())
+    ended.wait()
+    try:
+        assert ended.stdout.readline() == "1\n"
+        reports: list[dict[str, Any]] = []
+        watch = UsageWatch(RunLimits(memory_gib=0.4), list, others=lambda: reports)
+        assert watch.exceeded() is None
+        reports.append({**this_process(), "pid": worker, "start": start_of(worker)})
+        watch.check_others()
+        assert "limits.memory_gib: it took 0.5" in (watch.exceeded() or "")
+        reports[0] |= {"start": 1}  # the number is another process's now
+        assert watch.exceeded() is None
+    finally:
+        for one in psutil.Process(worker).children():
+            one.kill()
+        os.kill(worker, 9)
+        ended.stdout.close()
+
+
+def test_limits_that_cannot_be_counted_in_a_cluster_are_refused() -> None:
+    elsewhere = lambda: [this_process() | {"boot": "another machine"}]  # noqa: E731
+    for most in (RunLimits(memory_gib=1.0), RunLimits(cpu_hours=1.0), RunLimits(disk_gib=1.0)):
+        with pytest.raises(BadInput, match="what actors take in this cluster cannot be counted"):
+            UsageWatch(most, list, others=elsewhere).check_others()
+        UsageWatch(most, list, others=lambda: [this_process()]).check_others()
+    UsageWatch(RunLimits(hours=1.0), list, others=elsewhere).check_others()
 
 
 def test_an_adopted_process_that_ends_is_no_zombie_and_ones_own_is_left_to_who_began_it(tmp_path: Path) -> None:
