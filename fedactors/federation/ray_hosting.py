@@ -197,11 +197,13 @@ async def _keep(end: socket.socket, joined: cluster.Joined, call_timeout: float)
         joined.watchdog.watch(services)
     host = ray.get_runtime_context().get_node_id()
     sidecar = RaySidecar(writer, host, call_timeout)
-    tasks = {asyncio.ensure_future(sidecar.watch())}
+    tasks: set[asyncio.Future[None]] = {asyncio.ensure_future(sidecar.watch())}
     write(writer, (EVENT, True, host))
     try:
         while True:
-            tasks.add(asyncio.ensure_future(sidecar.answer(*await read(reader))))
+            task = asyncio.ensure_future(sidecar.answer(*await read(reader)))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
     except (EOFError, OSError):
         return sidecar.forget(), sidecar.is_sick
     finally:

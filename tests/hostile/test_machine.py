@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import math
 import mmap
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -146,6 +149,57 @@ def test_processes_of_an_organisations_own_cluster_are_counted() -> None:
             one.kill()
         os.kill(worker, 9)
         ended.stdout.close()
+
+
+def test_what_a_sidecar_was_asked_takes_no_memory_once_it_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run with a budget accounts before each message, and a driver may ask as often as it likes."""
+    hosting = pytest.importorskip("fedactors.federation.ray_hosting")
+    answered: list[weakref.ref[Any]] = []
+    writers: list[asyncio.StreamWriter] = []
+
+    class Sidecar:
+        is_sick = False
+
+        def __init__(self, writer: asyncio.StreamWriter, *_: Any) -> None:
+            writers.append(writer)
+
+        async def watch(self) -> None:
+            await asyncio.sleep(60)
+
+        async def answer(self, number: int, verb: str, args: tuple[Any, ...]) -> None:
+            answered.append(weakref.ref(asyncio.current_task()))
+
+        def forget(self) -> list[Any]:
+            gc.collect()
+            return [one for one in answered if one() is not None]
+
+    async def services() -> dict[str, str]:
+        return {}
+
+    monkeypatch.setattr(hosting, "RaySidecar", Sidecar)
+    monkeypatch.setattr(hosting.cluster, "services", services)
+    monkeypatch.setattr(hosting.ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "here"))
+
+    async def ask() -> tuple[list[Any], bool]:
+        near, far = socket.socketpair()
+        keeping = asyncio.ensure_future(hosting._keep(far, SimpleNamespace(watchdog=None), 5.0))
+        _, writer = await asyncio.open_connection(sock=near)
+        for number in range(1, 201):
+            hosting.write(writer, (number, "drained", ()))
+        while len(answered) < 200:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)
+        writer.write_eof()
+        found = await keeping
+        for one in (writer, *writers):
+            one.close()
+            with contextlib.suppress(OSError):
+                await one.wait_closed()
+        return found
+
+    left, _ = asyncio.run(ask())
+    assert len(answered) == 200
+    assert len(left) < 5
 
 
 def test_limits_that_cannot_be_counted_in_a_cluster_are_refused() -> None:
