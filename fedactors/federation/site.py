@@ -5,6 +5,7 @@ sites  ──calls, payloads, checks──────────────�
 
 who waits     for what                                      no longer than
 a driver      its proposal to be answered                   `approval_seconds`
+a run         its driver to ask for its first step          `approval_seconds`
 others        one run at a time: they are refused
 """
 
@@ -681,6 +682,8 @@ class SiteProcess:
         said = stop_reason(self.folder, proposal.run)
         if said is None and gone:
             return _is_no_site(gone[0], federation)
+        if said is None and run.idle_seconds > self._approval_seconds:  # as long as others may take to answer
+            return f"its driver asked for nothing within {self._approval_seconds:g} s of the approval"
         if said is None and run.usage is not None and time.monotonic() - self._measured > _MEASURE_SECONDS:
             self._measured = time.monotonic()
             try:  # which looks through all processes of the machine

@@ -819,6 +819,7 @@ class SiteRun:
         self._spending.is_exact = self.has_quorum
         self._lost_sites: asyncio.Queue[str] = asyncio.Queue()
         self.usage: UsageWatch | None = None
+        self._approved_at = time.monotonic()
         self._steps: set[str] = set()
         """What the driver has asked for, each once: one that ends late would bring the run back to where it was."""
         self.is_told = asyncio.Event()
@@ -828,6 +829,11 @@ class SiteRun:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self.unawaited)
         self.unawaited.mark_tasks(loop)
+
+    @property
+    def idle_seconds(self) -> float:
+        """Seconds since the approval, as long as the driver has asked for nothing."""
+        return 0.0 if self._steps else time.monotonic() - self._approved_at
 
     def _host(self) -> ActorHost:
         ray = self._folder.ray

@@ -25,7 +25,7 @@ import pytest
 from fedactors.errors import BadInput
 from fedactors.federation.site import SiteProcess
 from fedactors.federation.site_folder import RunLimits
-from fedactors.federation.site_run import UsageWatch
+from fedactors.federation.site_run import SiteRun, UsageWatch
 from fedactors.runs.folder import this_process
 from fedactors.runs.storage import start_of
 from protocols.pubsub_vfl.actors import PassiveWorker
@@ -248,8 +248,21 @@ def test_who_has_no_room_to_be_measured_has_taken_too_much(tmp_path: Path) -> No
         raise MemoryError
 
     proposal = SimpleNamespace(run="0" * 16, data={SHOP: "orders"}, coordinator=BANK)
-    run: Any = SimpleNamespace(proposal=proposal, usage=SimpleNamespace(exceeded=exceeded))
+    run: Any = SimpleNamespace(proposal=proposal, usage=SimpleNamespace(exceeded=exceeded), idle_seconds=0.0)
     assert "stopped the run: limits.memory_gib: it took so much" in str(asyncio.run(process._why_to_stop(run)))
+
+
+def test_a_driver_that_asks_for_nothing_after_the_approval_keeps_no_site(tmp_path: Path) -> None:
+    """A site takes one run at a time: others would be told so for as long as it gives heartbeats."""
+    process = SiteProcess(World(tmp_path).folder(SHOP), approval_seconds=5.0)
+    run: Any = object.__new__(SiteRun)
+    run.proposal, run.usage = SimpleNamespace(run="0" * 16, data={SHOP: "orders"}, coordinator=BANK), None
+    run._steps, run._approved_at = set(), time.monotonic() - 4.0
+    assert asyncio.run(process._reason(run)) is None
+    run._approved_at -= 2.0
+    assert asyncio.run(process._reason(run)) == "its driver asked for nothing within 5 s of the approval"
+    run._steps = {"prepare"}
+    assert asyncio.run(process._reason(run)) is None
 
 
 def test_who_has_no_limits_is_held_to_none() -> None:

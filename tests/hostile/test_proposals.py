@@ -114,6 +114,7 @@ def test_an_older_list_of_revoked_certificates_makes_nobody_a_member_again(tmp_p
     [
         ("mtcd", {"num_tokens": 2_000_000_000, "mode": "overlapping"}),
         ("mtcd", {"num_clients": 2_000_000_000}),
+        ("mtcd", {"num_hops": 2_000_000_000}),
         ("glasu", {"num_clients": 2_000_000_000}),
         ("glasu", {"num_layers": 2_000_000_000}),
         ("glasu", {"hidden_size": 2_000_000_000}),
