@@ -846,7 +846,7 @@ def _answer_to(path: Path) -> Path:
     return path.with_suffix(".decision.json")
 
 
-def _in_order(folder: SiteFolder) -> list[tuple[Path, object]]:
+def _in_order(folder: SiteFolder) -> list[tuple[Path, tuple[int, int, int]]]:
     seen = {path: stamp(path) for path in (folder.path / PROPOSALS).glob("????????????????.json")}
     return sorted(((path, one) for path, one in seen.items() if one is not None), key=lambda pair: pair[1][0])
 

@@ -197,7 +197,7 @@ async def _keep(end: socket.socket, joined: cluster.Joined, call_timeout: float)
         joined.watchdog.watch(services)
     host = ray.get_runtime_context().get_node_id()
     sidecar = RaySidecar(writer, host, call_timeout)
-    tasks: set[asyncio.Future[None]] = {asyncio.ensure_future(sidecar.watch())}
+    tasks = {asyncio.ensure_future(sidecar.watch())}
     write(writer, (EVENT, True, host))
     try:
         while True:

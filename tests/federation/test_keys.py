@@ -363,7 +363,8 @@ def test_a_name_is_one_name_by_whatever_kind_of_text(tmp_path: Path) -> None:
     site.write_text(f'crl = "revoked.pem"\n{site.read_text()}')
     bank = read_federation(tmp_path / "credit" / "federation.toml").members[BANK].certificate
     ((of,),) = enterprise.name.rdns
-    for kind, text in ((_ASN1Type.PrintableString, of.value), (_ASN1Type.UTF8String, f"{of.value} ".upper())):
+    said = str(of.value)
+    for kind, text in ((_ASN1Type.PrintableString, said), (_ASN1Type.UTF8String, f"{said} ".upper())):
         enterprise.name = x509.Name([x509.NameAttribute(of.oid, text, kind)])
         enterprise.revoke(revoked, bank)
         folder = world.folder(SHOP)
