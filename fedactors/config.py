@@ -18,13 +18,16 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
+import hashlib
 import importlib
+import importlib.util
 import json
 import math
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from inspect import cleandoc
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, dataclass_transform, overload
 
@@ -391,6 +394,21 @@ def code_named_in(config: Any) -> dict[str, str]:
 def code_fields(cls: type) -> set[str]:
     """Return the fields of a config's class that may name code."""
     return _marked(cls, _Marker)
+
+
+def source_on_disk(package: str) -> str:
+    """Return the SHA-256 of the source files of fedactors and of a whole package, as they are on disk now."""
+    digest = hashlib.sha256()
+    for name in dict.fromkeys(("fedactors", package, package.partition(".")[0])):
+        spec = importlib.util.find_spec(name)
+        if spec is None or (name != package and spec.origin is None):  # a namespace, in which others' packages lie too
+            continue
+        file_alone = [spec.origin] if spec.origin is not None and spec.has_location else []
+        for root in map(Path, spec.submodule_search_locations or file_alone):
+            for file in sorted(root.rglob("*.py")) if root.is_dir() else [root] * root.is_file():
+                digest.update(f"{name}/{file.relative_to(root).as_posix()}\0".encode())
+                digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
 
 
 def drawn_from_seed(config: Any) -> list[str]:

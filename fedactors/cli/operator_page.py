@@ -371,7 +371,9 @@ class Server(BoundedServer):
     def __init__(self, source: Source, folder: Path, token: str, port: int = 0) -> None:
         super().__init__((LOOPBACK, port), Handler, "--web")
         self.source, self.folder, self.token = source, folder, token
-        self.hosts = frozenset({f"{LOOPBACK}:{self.port}", f"localhost:{self.port}"})
+        # not localhost: another user of the machine may listen at ::1, which browsers try first, and be sent the
+        # password
+        self.hosts = frozenset({f"{LOOPBACK}:{self.port}"})
         self.rendering = threading.Lock()
         """Held while a page is made: pages are made one after the other."""
 

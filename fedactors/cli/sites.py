@@ -674,6 +674,7 @@ def describe(folder: SiteFolder, proposal: Proposal) -> dict[str, Any]:
         "config": spell_infinities(as_dict(config)),  # as it is read, with what the proposal leaves out
         "hosts": dict(folder.federation.hosts),
         "most": vars(proposal.limits.within(folder.policy.limits, folder.name)),
+        "own_budget": _own_budget(folder, proposal, config),
         "federation_version": folder.federation.version,
         "continuations": num_continuations(folder, proposal),
         "most_continuations": folder.policy.continuations,
@@ -685,6 +686,24 @@ def describe(folder: SiteFolder, proposal: Proposal) -> dict[str, Any]:
     }
 
 
+def _own_budget(folder: SiteFolder, proposal: Proposal, config: Any) -> dict[str, Any] | None:
+    """Return what a run would take of the budget of the site's data, and what is left of it; None: they have none."""
+    from fedactors.federation.approval import has_quorum
+    from fedactors.federation.site_folder import taken_before
+
+    name = proposal.data.get(folder.name)
+    if name is None or (cap := folder.budget(name)) is None:
+        return None
+    amounts = {
+        "takes": proposal.budget[folder.name],
+        "budget": cap,
+        "left": cap.less(taken_before(folder, name, proposal.run)),
+    }
+    # where sites may return, a journal tells what left
+    counts_whole = not has_quorum(config) or proposal.purpose == "predict"
+    return {"data": name, **{key: vars(one) for key, one in amounts.items()}, "counts_whole": counts_whole}
+
+
 def _say_wrapped(text: object) -> None:
     """Print lines that go on indented, so that nothing of another site's in them begins a line of the terminal."""
     for line in str(text).split("\n"):
@@ -692,6 +711,8 @@ def _say_wrapped(text: object) -> None:
 
 
 def _print_proposal(shown: dict[str, Any], say: Callable[[str], object] = say) -> None:
+    from fedactors.federation.site_folder import Amount
+
     mine = shown["data"].get(shown["site"])
     say(f"run {shown['run']}: {shown['coordinator']} proposes {shown['protocol']} {shown['version']}")
     if shown["purpose"] != "train":
@@ -713,6 +734,13 @@ def _print_proposal(shown: dict[str, Any], say: Callable[[str], object] = say) -
     say(f"actors without data: {hosts or 'at ' + shown['coordinator']}")
     limits = ", ".join(f"{name} {most:g}" for name, most in shown["most"].items() if most is not None)
     say(f"it may take of this machine: {limits or 'what it likes: neither it nor policy.limits says how much'}")
+    if (own := shown["own_budget"]) is not None:
+        takes, budget, left = (Amount(**own[key]) for key in ("takes", "budget", "left"))
+        counts = "; ALL OF THAT COUNTS IF THE RUN BREAKS OFF" if own["counts_whole"] else ""
+        say(f"it takes at most {takes} of your privacy budget of data.{own['data']}, {budget}: {left} is left{counts}")
+    if others := [f"{site} {Amount(**one)}" for site, one in shown["budget"].items() if site != shown["site"]]:
+        say(f"of the budgets of others it takes at most: {', '.join(others)}")
+    say(f"what all sites draw alike follows from seed {shown['seed']}, which {shown['coordinator']} proposes")
     if shown["shared_seed"] is not None:
         say("A TEST: the coordinator knows the seeds of your initial weights and shuffles")
     # what the task says is no setting of a run of own data

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import importlib.util
 import json
 import os
 import re
@@ -29,7 +28,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors import __version__
 from fedactors.actors.remote import DRIVER, endpoints, ordinal
-from fedactors.config import code_named_in, drawn_from_seed, named_files
+from fedactors.config import code_named_in, drawn_from_seed, named_files, source_on_disk
 from fedactors.data.databases import TableSource
 from fedactors.data.layouts.relational import label_parties
 from fedactors.data.layouts.vertical import RelationalData
@@ -241,6 +240,8 @@ def closed_to_others(site: str) -> Iterator[None]:
 
 def _check_alone(proposal: Proposal, federation: Federation, me: str) -> tuple[Protocol, Any]:
     """Check what follows from a proposal and the federation alone; `me` names this site in errors."""
+    if beside := sorted(set(proposal.budget) - set(proposal.data)):
+        raise BadInput(f"{me}: budget: {shown(beside[0])} is not allowed: it brings no data to the run")
     if proposal.federation != federation.name:
         raise BadInput(f"{me}: the run is for the federation {shown(proposal.federation)}, not this one")
     for site in (*proposal.data, proposal.coordinator):
@@ -262,6 +263,8 @@ def _check_alone(proposal: Proposal, federation: Federation, me: str) -> tuple[P
             f"{me}: has other code for {protocol.name}: version {__version__}, source {here[:12]}; the run "
             f"asks for version {shown(proposal.version)}, source {shown(proposal.source[:12])}"
         )
+    if here != source_on_disk(package_of(protocol)):  # which this process, and those of its Ray, would load from now on
+        raise BadInput(f"{me}: the code of {protocol.name} was upgraded since {me} began: start it again")
     try:
         config = TypeAdapter(protocol.Config).validate_python(proposal.config)
     except ValidationError as error:
@@ -524,9 +527,8 @@ def _may_be_of(first: str, proposal: Proposal, folder: SiteFolder) -> bool:
 
 def approved_before(proposal: Proposal, folder: SiteFolder) -> list[Proposal]:
     """Return the other proposals for the same purpose, and some of the same data, that this site approved, in order."""
-    others = [one for one in kept_proposals(folder).values() if one.run != proposal.run]
-    others = [one for one in others if one.purpose == proposal.purpose and with_same_rows(one, proposal, folder)]
-    return [one for one in others if (answer := decision(folder, one)) is not None and answer[0]]
+    others = [one for _, one in _all_approved(folder) if one is not None and one.run != proposal.run]
+    return [one for one in others if one.purpose == proposal.purpose and with_same_rows(one, proposal, folder)]
 
 
 def with_same_rows(one: Proposal, other: Proposal, folder: SiteFolder) -> set[str]:
@@ -774,26 +776,21 @@ def num_predictions(folder: SiteFolder, proposal: Proposal) -> int:
 
 
 def source_digest(protocol: Protocol) -> str:
-    """Return the SHA-256 of the source files of fedactors and of the protocol's package, as they are installed here.
+    """Return the SHA-256 of the source files of fedactors and of the protocol's package, as this process found them.
 
     The package is the whole one: its actors may lie beside its settings.
     """
-    return _source_digest(protocol.Config.__module__.rpartition(".")[0])
+    return _source_digest(package_of(protocol))
+
+
+def package_of(protocol: Protocol) -> str:
+    """Return the name of a protocol's package."""
+    return protocol.Config.__module__.rpartition(".")[0]
 
 
 @functools.cache  # a process goes on with the code that it has loaded
 def _source_digest(package: str) -> str:
-    digest = hashlib.sha256()
-    for name in dict.fromkeys(("fedactors", package, package.partition(".")[0])):
-        spec = importlib.util.find_spec(name)
-        if spec is None or (name != package and spec.origin is None):  # a namespace, in which others' packages lie too
-            continue
-        file_alone = [spec.origin] if spec.origin is not None and spec.has_location else []
-        for root in map(Path, spec.submodule_search_locations or file_alone):
-            for file in sorted(root.rglob("*.py")) if root.is_dir() else [root] * root.is_file():
-                digest.update(f"{name}/{file.relative_to(root).as_posix()}\0".encode())
-                digest.update(hashlib.sha256(file.read_bytes()).digest())
-    return digest.hexdigest()
+    return source_on_disk(package)
 
 
 def keep_proposal(folder: SiteFolder, proposal: Proposal) -> Path:
@@ -802,6 +799,7 @@ def keep_proposal(folder: SiteFolder, proposal: Proposal) -> Path:
     proposals.mkdir(mode=0o700, exist_ok=True)
     path = proposals / f"{proposal.run}.json"
     _write_once(path, as_tree(proposal))  # a run id is of one run
+    _remove_rejected(folder)
     return path
 
 
@@ -825,25 +823,97 @@ def kept_proposals(folder: SiteFolder) -> dict[str, Proposal]:
     return {run: one for run, one in _all_kept(folder) if one is not None}
 
 
+def kept_proposal(folder: SiteFolder, run: str) -> Proposal | None:
+    """Return what was proposed as this run, if anything was that can be read."""
+    path = folder.path / PROPOSALS / f"{run}.json"
+    try:
+        return _kept(path, seen) if (seen := stamp(path)) is not None else None
+    except (BadInput, ValueError):
+        return None
+
+
 def unreadable_proposals(folder: SiteFolder) -> list[str]:
-    """Return the runs of which another version, or another hand, wrote the proposals, so that they cannot be read."""
-    return [run for run, one in _all_kept(folder) if one is None]
+    """Return the runs that may have been approved, and nobody can read what they were about.
+
+    Another version, or another hand, wrote their proposals or answers.
+    """
+    return [run for run, one in _all_approved(folder) if one is None]
+
+
+def unanswered_proposals(folder: SiteFolder) -> list[Proposal]:
+    """Return what waits for an answer, oldest first."""
+    waiting = [path.stem for path, _ in _in_order(folder) if not _answer_to(path).exists()]
+    return [one for run in waiting if (one := kept_proposal(folder, run)) is not None]
+
+
+def _answer_to(path: Path) -> Path:
+    return path.with_suffix(".decision.json")
+
+
+def _in_order(folder: SiteFolder) -> list[tuple[Path, tuple[int, int, int]]]:
+    seen = {path: stamp(path) for path in (folder.path / PROPOSALS).glob("????????????????.json")}
+    return sorted(((path, one) for path, one in seen.items() if one is not None), key=lambda pair: pair[1][0])
 
 
 def _all_kept(folder: SiteFolder) -> Iterator[tuple[str, Proposal | None]]:
-    seen = {path: stamp(path) for path in (folder.path / PROPOSALS).glob("????????????????.json")}
-    files = sorted(((one, path) for path, one in seen.items() if one is not None), key=lambda pair: pair[0][0])
-    for one, path in files:
+    for path, one in _in_order(folder):
         try:
             yield path.stem, _kept(path, one)
         except (BadInput, ValueError):
             yield path.stem, None
 
 
-@functools.lru_cache(maxsize=1024)
+def _all_approved(folder: SiteFolder) -> Iterator[tuple[str, Proposal | None]]:
+    """Yield what was approved, as `_approved` keeps it, and None where that cannot be read."""
+    for path, one in _in_order(folder):
+        try:
+            found = _approved(path, one, stamp(_answer_to(path)))
+        except (BadInput, ValueError, LookupError, TypeError):
+            yield path.stem, None
+        else:
+            if found is not None:
+                yield path.stem, found
+
+
+_MOST_REJECTED = 1000
+"""Proposals that a site keeps beside those that were approved: others may make 60 an hour, for good."""
+
+
+@functools.lru_cache(maxsize=4 * _MOST_REJECTED)
 def _kept(path: Path, seen: object) -> Proposal:
     """Return a proposal that was kept, which is written once, and read once: there may be 60 an hour of each site."""
     return read_proposal(json.loads(path.read_text()))
+
+
+@functools.cache  # all are looked at in one order: of a cache with room for some, none would be found again
+def _approved(path: Path, seen: object, answered: object) -> Proposal | None:
+    """Return of a proposal that was approved what later ones are compared with, which is small; None: it was not."""
+    answer = {"approved": True, "digest": None} if answered is None else json.loads(_answer_to(path).read_text())
+    if not answer["approved"]:
+        return None
+    whole = read_proposal(json.loads(path.read_text()))
+    if answer["digest"] != whole.digest:
+        return None
+    config = {name: value for name, value in whole.config.items() if name == "secure_aggregation"}
+    task = TaskFacts(layout=whole.task.layout, type=whole.task.type, classes=whole.task.classes)
+    made: Proposal = replace(whole, config=config, task=task, budget={})  # type: ignore[type-var]
+    return made
+
+
+def _remove_rejected(folder: SiteFolder) -> None:
+    """Remove the oldest proposals that were rejected, where there are very many; the log has them."""
+    kept = _in_order(folder)
+    if len(kept) <= _MOST_REJECTED:
+        return
+    rejected = []
+    for path, one in kept:
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, BadInput):
+            answered = stamp(_answer_to(path))
+            if answered is not None and _approved(path, one, answered) is None:
+                rejected.append(path)
+    for path in rejected[: max(0, len(rejected) - _MOST_REJECTED)]:
+        for file in (path, _answer_to(path)):  # an answer of no proposal is of none that is proposed again
+            file.unlink(missing_ok=True)
 
 
 def decide(folder: SiteFolder, proposal: Proposal, *, approved: bool, why: str = "") -> None:

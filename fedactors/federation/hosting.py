@@ -288,6 +288,9 @@ class Recorded:
 class ActorHost(ABC):
     """What a run asks of its actors here. What an actor's code raises is told as of that actor (`failures.code_of`)."""
 
+    reports: Sequence[Mapping[str, Any]] = ()
+    """What processes of theirs say of themselves that the site's may not have begun; see `runs.folder.this_process`."""
+
     @abstractmethod
     async def spawn(self, actor_specs: Sequence[ActorSpec], seed: int, clock: WallClock) -> None:
         """Make the actors; `seed` is of their generators, `clock` the run's."""

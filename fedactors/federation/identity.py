@@ -20,6 +20,7 @@ import ssl
 import subprocess
 import threading
 import tomllib
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -605,12 +606,24 @@ def key_of(certificate: x509.Certificate) -> PublicKey:
     return public
 
 
+def _name_of(name: x509.Name) -> bytes:
+    """Return what is the same for names that are one name (RFC 5280, 7.1), by whichever kind of text."""
+
+    def text(value: str | bytes) -> str:
+        if isinstance(value, bytes):
+            return value.hex()
+        return " ".join(unicodedata.normalize("NFKC", value).casefold().split())
+
+    parts = [sorted((one.oid.dotted_string, text(one.value)) for one in of) for of in name.rdns]
+    return json.dumps(parts).encode()
+
+
 @dataclass(frozen=True)
 class Revoked:
     """What certificate revocation lists (RFC 5280) say."""
 
     serials: frozenset[tuple[bytes, int]] = frozenset()
-    """Issuer, as DER, and serial number."""
+    """Name of the issuer (`_name_of`) and serial number."""
     until: datetime | None = None
     """When the first of the lists ends."""
     updated: Mapping[bytes, datetime] = field(default_factory=dict)
@@ -622,7 +635,7 @@ class Revoked:
         Raises:
             BadInput: a CA's list is older than the one of before, or gone: whom that named would be a member again.
         """
-        known = {one.subject.public_bytes() for one in issuers}
+        known = {_name_of(one.subject) for one in issuers}
         for issuer, then in before.updated.items():
             now = self.updated.get(issuer)
             if issuer in known and (now is None or now < then):
@@ -630,7 +643,7 @@ class Revoked:
                 raise BadInput(f"crl: a CA's list is {how}: the one of {then:%Y-%m-%d %H:%M:%S} UTC was read before")
 
     def __contains__(self, certificate: x509.Certificate) -> bool:
-        return (certificate.issuer.public_bytes(), certificate.serial_number) in self.serials
+        return (_name_of(certificate.issuer), certificate.serial_number) in self.serials
 
 
 def read_revoked(path: Path, issuers: Sequence[x509.Certificate]) -> Revoked:
@@ -652,14 +665,14 @@ def read_revoked(path: Path, issuers: Sequence[x509.Certificate]) -> Revoked:
     updated: dict[bytes, datetime] = {}
     for one in lists:
         by_whom = one_line(one.issuer.rfc4514_string(), 200)
-        if not any(one.issuer == by.subject and _is_list_of(one, by) for by in issuers):
+        issuer = _name_of(one.issuer)
+        if not any(issuer == _name_of(by.subject) and _is_list_of(one, by) for by in issuers):
             raise BadInput(f"crl: {path}: the list of {by_whom!r} is signed by no CA of the federation")
         if not _is_whole(one):
             raise BadInput(
                 f"crl: {path}: the list of {by_whom!r} is a part of one (critical extensions say which): give the CA's "
                 "full list"
             )
-        issuer = one.issuer.public_bytes()
         updated[issuer] = max(one.last_update_utc, updated.get(issuer, one.last_update_utc))
         if one.next_update_utc is not None:
             ended.append(one.next_update_utc)

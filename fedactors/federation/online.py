@@ -562,8 +562,12 @@ class ContributionServer:
     async def _serve(self, body: memoryview) -> Any:
         given, peer = self._given, self._to
         try:
-            if peer not in self._folder.federation.members:
-                raise Refused(peer, f"is no site of {self._folder.federation.name} any more")
+            federation = self._folder.federation
+            if peer not in federation.members:
+                raise Refused(peer, f"is no site of {federation.name} any more")
+            shown_by = [link.certificate for link in self._links.values() if not link.is_closed]
+            if not set(shown_by) <= set(federation.members[peer].fingerprints):
+                raise Refused(peer, "shows a certificate that holds no longer: it opens its link anew")
             match await decoded(body, peer):
                 case ("answer_alignment", str(how), bytes(content)):
                     found = await given.answer_alignment(AlignmentQuestion(how, content))

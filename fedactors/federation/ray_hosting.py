@@ -40,6 +40,7 @@ from ray import cloudpickle
 from ray.exceptions import RayTaskError
 
 from fedactors.actors.remote import DRIVER
+from fedactors.config import source_on_disk
 from fedactors.errors import BadInput, FedactorsError, PartyLost, Refused
 from fedactors.federation.hosting import (
     ActorAddress,
@@ -142,9 +143,13 @@ class RaySidecar:
         self._failed(gone)
 
     async def spawn(
-        self, actor_specs: list[ActorSpec], settings: Settings, known: Mapping[str, tuple[Address, bytes]]
-    ) -> dict[str, dict[str, Address]]:
-        """Bring actors to life; return by caller, the driver and those that are `known`, where it finds each."""
+        self, actor_specs: list[ActorSpec], settings: Settings, known: Mapping[str, tuple[Address, bytes]], source: str
+    ) -> tuple[dict[str, dict[str, Address]], list[dict[str, Any]]]:
+        """Bring actors to life from the code whose digest is `source`.
+
+        Return by caller, the driver and those that are `known`, where it finds each, and what each process says of
+        itself.
+        """
         self._actor_specs, processes = actor_specs, self._processes
         hosts = [host for host in await cluster.hosts() if host.id == self._host]
         cluster.check_resources((specs[0] for specs in by_process(actor_specs).values()), hosts)
@@ -157,8 +162,15 @@ class RaySidecar:
             if isinstance(cause, (TypeError, ValueError, LookupError, AttributeError)):
                 raise not_taken(actor_specs[0].name) from None
             raise cause from None
+        for one in (source_on_disk(settings.package), *(one.get("source", "") for one in processes.reports.values())):
+            if one != source:
+                raise BadInput(
+                    f"ray: its processes have other code, source {one[:12]}; the run asks for source {source[:12]}: "
+                    "install the wheel of the site where Ray runs, and start both again"
+                )
         bare = {name: replace(there, actor=None) for name, there in processes.addresses.items()}
-        return {caller: processes.as_seen_by(caller, bare) for caller in (DRIVER, *known)}
+        found = {caller: processes.as_seen_by(caller, bare) for caller in (DRIVER, *known)}
+        return found, list(processes.reports.values())
 
     async def load(self, frames: Mapping[str, bytes]) -> None:
         """Let them load, and go on from states."""
@@ -189,7 +201,9 @@ async def _keep(end: socket.socket, joined: cluster.Joined, call_timeout: float)
     write(writer, (EVENT, True, host))
     try:
         while True:
-            tasks.add(asyncio.ensure_future(sidecar.answer(*await read(reader))))
+            task = asyncio.ensure_future(sidecar.answer(*await read(reader)))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
     except (EOFError, OSError):
         return sidecar.forget(), sidecar.is_sick
     finally:
@@ -292,10 +306,15 @@ class RayActorHost(ActorHost):
 
     Args:
         address: of the cluster; `cluster.EMBEDDED` for one that begins and ends with the run.
+        package: the protocol's.
+        source: digest of the code that was approved.
     """
 
-    def __init__(self, boundary: SiteBoundary, address: str, call_timeout: float) -> None:
+    def __init__(
+        self, boundary: SiteBoundary, address: str, call_timeout: float, package: str = "", source: str = ""
+    ) -> None:
         self._boundary = boundary
+        self._package, self._source = package, source
         self._address = address
         self._call_timeout = call_timeout
         self._has_ended = False
@@ -415,8 +434,9 @@ class RayActorHost(ActorHost):
             use_shared_memory=False,
             repeats=0,
             is_between_organisations=True,
+            package=self._package,
         )
-        found = await self._ask("spawn", list(actor_specs), settings, known)
+        found, self.reports = await self._ask("spawn", list(actor_specs), settings, known, self._source)
         transport.update(found[DRIVER])
         for name, one in self._proxies.items():
             one.transport.update(found[name])

@@ -5,6 +5,7 @@ sites  ──calls, payloads, checks──────────────�
 
 who waits     for what                                      no longer than
 a driver      its proposal to be answered                   `approval_seconds`
+a run         its driver to ask for its first step          `approval_seconds`
 others        one run at a time: they are refused
 """
 
@@ -45,10 +46,11 @@ from fedactors.federation.approval import (
     decision,
     has_quorum,
     keep_proposal,
-    kept_proposals,
+    kept_proposal,
     num_returns,
     read_proposal,
     stop_reason,
+    unanswered_proposals,
     why_a_person,
 )
 from fedactors.federation.audit_log import AUDIT
@@ -64,6 +66,7 @@ from fedactors.federation.operations import (
     Operations,
     answer_checks,
     fetch_federation,
+    installed,
 )
 from fedactors.federation.relay import Called, federation_at_relay, listen_for_websockets
 from fedactors.federation.session import (
@@ -165,6 +168,7 @@ class SiteProcess:
             BadInput: nobody may listen there, or key, certificate and federation do not fit.
         """
         folder = self.folder
+        installed()  # what is loaded now, or later from the same files, is what proposals are compared with
         _ = folder.server_tls
         connections = MOST + len(folder.federation.members) * (MOST_OF_MEMBER + _MOST_LINKS)
         # a WebSocket has two ends of a pair of sockets beside its own
@@ -209,10 +213,9 @@ class SiteProcess:
 
     def _reject_unanswered(self) -> None:
         """Reject what was proposed to the process of before: nobody waits for these answers any more."""
-        for proposal in kept_proposals(self.folder).values():
-            with contextlib.suppress(BadInput):  # an answer that another version has kept
-                if decision(self.folder, proposal) is None:
-                    decide(self.folder, proposal, approved=False, why="the site was started again")
+        for proposal in unanswered_proposals(self.folder):
+            with contextlib.suppress(BadInput):  # somebody has answered, just now
+                decide(self.folder, proposal, approved=False, why="the site was started again")
 
     def _tell_of_lost_lines(self) -> None:
         """Say that answers stand in files and not in the log, whose end is lost then, or all of it."""
@@ -581,7 +584,7 @@ class SiteProcess:
             BadInput: its person or its limits have stopped it, it came back as often as the policy allows, or actors
                 without data are hosted elsewhere than when it was proposed.
         """
-        known, answer = kept_proposals(self.folder).get(proposal.run), decision(self.folder, proposal)
+        known, answer = kept_proposal(self.folder, proposal.run), decision(self.folder, proposal)
         is_same = known is not None and known.digest == proposal.digest and answer is not None and answer[0]
         lines = [line for line in self.folder.log() if line.get("run") == proposal.run] if is_same else []
         if not is_same or any(line["what"] == "ended" and line["status"] == "finished" for line in lines):
@@ -723,6 +726,8 @@ class SiteProcess:
         said = stop_reason(self.folder, proposal.run)
         if said is None and gone:
             return _is_no_site(gone[0], federation)
+        if said is None and run.idle_seconds > self._approval_seconds:  # as long as others may take to answer
+            return f"its driver asked for nothing within {self._approval_seconds:g} s of the approval"
         if said is None and run.usage is not None and time.monotonic() - self._measured > _MEASURE_SECONDS:
             self._measured = time.monotonic()
             try:  # which looks through all processes of the machine

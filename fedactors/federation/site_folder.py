@@ -23,6 +23,7 @@ In site.toml:
     colluders = 1                             # sites that may tell one another all: sums are of two more at least
     continuations = 20                        # how often a run may be gone on from, from whichever checkpoint
     proposals_per_hour = 60                   # of one site
+    budget_per_run = { epsilon = 1.0, delta = 1e-5 }  # what a run may announce to take; left out: all that is left
     changed_data = "refuse"                   # of a run whose data changed after its approval; "warn" (default): log
     [policy.limits]                           # of each run: memory_gib, cpu_hours, hours, disk_gib, gpus
     hours = 2.0
@@ -258,6 +259,8 @@ class Policy:
     """Of one site, those that are refused too."""
     limits: RunLimits = field(default_factory=RunLimits)
     """What one run may take of the site's machine."""
+    budget_per_run: Amount | None = None
+    """What one run may announce to take of a budget, which counts whole if it breaks off."""
     changed_data: Literal["warn", "refuse"] = "warn"
     """What becomes of a run whose data here are others when it begins than when it was approved."""
 
@@ -432,6 +435,11 @@ def taken_of(folder: SiteFolder, name: str, taken: Mapping[str, Mapping[str, Amo
     return total
 
 
+def taken_before(folder: SiteFolder, name: str, run: str) -> Amount:
+    """Return what other runs took of the rows that data read: what a run announces holds all that it has taken."""
+    return taken_of(folder, name, spent(line for line in folder.log() if line.get("run") != run))
+
+
 def check_budget(
     folder: SiteFolder, name: str, cap: Amount, proposal: Proposal, protocol: Protocol, config: Any
 ) -> None:
@@ -447,8 +455,11 @@ def check_budget(
         raise to_tell(f"{where}: the run announces none: give --budget {site}=EPSILON:DELTA")
     if not any(one["kind"] == "noise" and one["on"] for one in describe_protections(protocol, config)):
         raise to_tell(f"{where}: the run adds no noise, so that it would take all of it")
-    # of a run that the site comes back to, what was announced holds all that it has taken
-    before = taken_of(folder, name, spent(line for line in folder.log() if line.get("run") != proposal.run))
+    most = folder.policy.budget_per_run
+    if most is not None and not announced.within(most):
+        said = f"{site}: policy.budget_per_run: {announced} is not allowed"
+        raise BadInput(f"{said}: at most {most}").telling(said)
+    before = taken_before(folder, name, proposal.run)
     if not (before + announced).within(cap):
         said = f"{where}: {announced} is not allowed"
         raise BadInput(f"{said}: {before} of {cap} is taken already").telling(f"{said}: too little is left")

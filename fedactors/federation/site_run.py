@@ -65,6 +65,7 @@ from fedactors.federation.approval import (
     classes_of,
     first_of,
     has_quorum,
+    package_of,
     spawned_by,
 )
 from fedactors.federation.audit_log import JOURNALS, Journal
@@ -107,10 +108,10 @@ from fedactors.inspection import COUNTED, describe_protections, may_leave
 from fedactors.messages.codec import Parts, namespace_of
 from fedactors.plugins import Protocol
 from fedactors.privacy.accounting import Planned, PrivacyRecord, Released, Unaccounted, claims
-from fedactors.runs.folder import Checkpoint, RunFolder
+from fedactors.runs.folder import Checkpoint, RunFolder, is_here
 from fedactors.runs.metrics import json_line, jsonable
 from fedactors.runs.recorder import FolderRecorder
-from fedactors.runs.storage import PRIVATE_FILE, make_folder, remove_folders, write_atomic
+from fedactors.runs.storage import PRIVATE_FILE, make_folder, remove_folders, start_of, write_atomic
 from fedactors.runtime import snapshots
 from fedactors.runtime.compute import ACCOUNT, WallClock
 from fedactors.runtime.failures import UnawaitedCall, errors_for, raised_by, refused_for, without_words
@@ -430,17 +431,25 @@ class UsageWatch:
     """Says when a run has taken more of the site's machine than it may.
 
     What actors take is counted by their processes, which are the site's own and those that it began. A process that
-    computes in a thread of the site's is ended when it returns; one of its own at once. Actors on another host's Ray
-    count in `hours` only. Files count in the run's folders, and elsewhere as long as a process has them.
+    computes in a thread of the site's is ended when it returns; one of its own at once. Of actors in an organisation's
+    own cluster these are `others`. Files count in the run's folders, and elsewhere as long as a process has them.
 
     Args:
         most: that it may take.
         folders: of the run.
         record: where its hours are written down each time, so that they count on if the site comes back to the run.
+        others: what processes say of themselves that count too, whoever began them; see `runs.folder.this_process`.
     """
 
-    def __init__(self, most: RunLimits, folders: Callable[[], Sequence[Path]], record: Path | None = None) -> None:
+    def __init__(
+        self,
+        most: RunLimits,
+        folders: Callable[[], Sequence[Path]],
+        record: Path | None = None,
+        others: Callable[[], Sequence[Mapping[str, Any]]] = tuple,
+    ) -> None:
         self._most = most
+        self._others = others
         self._folders = folders
         self._record = record
         self._hours_before = {"cpu_hours": 0.0, "hours": 0.0}
@@ -536,8 +545,27 @@ class UsageWatch:
     def _files(self) -> dict[_Inode, _OpenFile]:
         return {key: one for process in self._processes() for key, one in _open_files(process.pid).items()}
 
+    def check_others(self) -> None:
+        """Check that processes which others began can be counted, where something of them has a limit.
+
+        Raises:
+            BadInput: they are of another machine, container or user.
+        """
+        names = [name for name in ("memory_gib", "cpu_hours", "disk_gib") if getattr(self._most, name) is not None]
+        if names and not all(is_here(one) and os.access(f"/proc/{one['pid']}/fd", os.R_OK) for one in self._others()):
+            raise BadInput(
+                f"limits: {', '.join(names)}: what actors take in this cluster cannot be counted: its processes are of "
+                "another machine, container or user: leave these limits out, or use ray = 'embedded'"
+            )
+
     def _processes(self) -> list[psutil.Process]:
-        return [self._process, *self._process.children(recursive=True)]
+        found = [self._process, *self._process.children(recursive=True)]
+        for one in self._others():
+            with contextlib.suppress(psutil.Error):
+                if start_of(one["pid"]) == one["start"]:
+                    other = psutil.Process(one["pid"])
+                    found += [other, *other.children(recursive=True)]
+        return list(dict.fromkeys(found))
 
     def _look_at_parent(self, process: psutil.Process) -> None:
         if process.ppid() != self._process.pid:
@@ -863,6 +891,7 @@ class SiteRun:
         self._num_meetings: Counter[str] = Counter()
         self.usage: UsageWatch | None = None
         self._temporary: TemporaryFolder | None = None
+        self._approved_at = time.monotonic()
         self._steps: set[str] = set()
         """What the driver has asked for, each once: one that ends late would bring the run back to where it was."""
         self.is_told = asyncio.Event()
@@ -873,6 +902,11 @@ class SiteRun:
         loop.set_exception_handler(self.unawaited)
         self.unawaited.mark_tasks(loop)
 
+    @property
+    def idle_seconds(self) -> float:
+        """Seconds since the approval, as long as the driver has asked for nothing."""
+        return 0.0 if self._steps else time.monotonic() - self._approved_at
+
     def _host(self) -> ActorHost:
         ray = self._folder.ray
         # a prediction is short, and counts what it releases at once; a quorum needs the journal before answers leave
@@ -880,7 +914,7 @@ class SiteRun:
             return LocalActorHost(self)
         from fedactors.federation.ray_hosting import RayActorHost
 
-        return RayActorHost(self, ray, self._limits.call)
+        return RayActorHost(self, ray, self._limits.call, package_of(self._protocol), self.proposal.source)
 
     # --- for the driver, whose site is the coordinator's ---
 
@@ -977,6 +1011,7 @@ class SiteRun:
             proposal.limits.within(folder.policy.limits, folder.name),
             lambda: [*(folder.path / "runs").glob(f"*-{proposal.run}-0*"), *folders],
             folder.path / JOURNALS / f"{proposal.run}.usage.json" if self.has_quorum else None,
+            lambda: self.actors.reports,
         )
         if self._temporary is not None:
             self.usage.hold()
@@ -1027,6 +1062,7 @@ class SiteRun:
             self._folder.audit.add("predicted", run=proposal.run, checkpoint=proposal.number, **trained)
         await self._look_at_data()
         await self.actors.spawn(specs, self._seed, clock)
+        self.usage.check_others()
         self.life = Life.PREPARED
 
     async def _look_at_data(self) -> None:

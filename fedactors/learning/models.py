@@ -380,14 +380,48 @@ def build_skeleton(spec: ModelSpec, device: str = "meta") -> nn.Module:
         raise BadInput(f"model {spec.name}: inputs, outputs, hidden and layers must all be at least 1, got {spec}")
     if spec.norm not in ("group", "batch", "none"):
         raise BadInput(f"norm: {spec.norm!r} is not allowed (group, batch, none)")
-    with fork_draws(), torch.device(device):
-        width = math.prod(spec.output_shape)
-        module = _BUILDERS[spec.name](dataclasses.replace(spec, outputs=width, positions=())).to(spec.dtype)
+    check_size(f"model {spec.name}", _num_bytes(spec))
+    module = _built(spec, device)
     if spec.positions:
         module.register_forward_hook(lambda module, inputs, output: output.unflatten(-1, spec.output_shape))
     if spec.name in _OF_TABLES and len(spec.inputs) > 1:
         module.register_forward_pre_hook(_flattened)
     return module
+
+
+def _built(spec: ModelSpec, device: str) -> nn.Module:
+    with fork_draws(), torch.device(device):
+        width = math.prod(spec.output_shape)
+        return _BUILDERS[spec.name](dataclasses.replace(spec, outputs=width, positions=())).to(spec.dtype)
+
+
+@functools.lru_cache(maxsize=64)
+def _num_bytes(spec: ModelSpec) -> int:
+    module = _built(spec, "meta")
+    return sum(one.numel() * one.element_size() for one in (*module.parameters(), *module.buffers()))
+
+
+MOST_MODEL_BYTES = 1 << 31
+"""Of one of our models: sizes that are allowed each for itself would fill a machine's memory together."""
+
+
+def check_size(what: str, num_bytes: int) -> None:
+    """Check that a model is no larger than one may be, before any of it is in memory.
+
+    Raises:
+        BadInput: naming its size, and the largest.
+    """
+    if num_bytes > MOST_MODEL_BYTES:
+        raise BadInput(
+            f"{what}: its sizes together make {num_bytes / (1 << 30):,.1f} GiB of parameters; at most "
+            f"{MOST_MODEL_BYTES >> 30}: fewer layers, or smaller ones, or a model of your own"
+        )
+
+
+def check_hidden(spec: ModelSpec) -> None:
+    """Check the size of what is hidden in a model of tables, whatever its rows are like: see `check_size`."""
+    if spec.name in _OF_TABLES:
+        check_size(f"model {spec.name}", _num_bytes(dataclasses.replace(spec, inputs=(1,))))
 
 
 def model_for(name: str, inputs: Shape) -> str:

@@ -47,6 +47,7 @@ from fedactors.learning.models import (
     ModelSpec,
     build_model,
     build_skeleton,
+    check_hidden,
     code_name,
     find_code,
     fork_draws,
@@ -86,7 +87,7 @@ def check_model(spec: ModelSpec, *, split: bool = False, num_arguments: int = 1)
     """Check a run's model before anything is started: a user's by calling it once, forward and backward.
 
     Args:
-        spec: the model; with no `inputs` (only the rows tell the shape) no more than its name is checked.
+        spec: the model; with no `inputs` (only the rows tell the shape) its name and hidden layers are checked.
         split: whether it is a part of a split network, whose samples must not influence one another.
         num_arguments: tensors of samples that it is called with.
 
@@ -95,6 +96,7 @@ def check_model(spec: ModelSpec, *, split: bool = False, num_arguments: int = 1)
     """
     if not spec.inputs:
         check_name(spec.name)
+        check_hidden(spec)
         return
     if not is_code(spec.name):
         build_skeleton(spec)

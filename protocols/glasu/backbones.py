@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from fedactors.learning.models import ModelSpec, build_model, build_skeleton
+from fedactors.learning.models import ModelSpec, build_model, build_skeleton, check_size
 from fedactors.learning.network import on_device
 from fedactors.learning.user_models import check_model
 from protocols.glasu.config import GlasuConfig
@@ -196,6 +196,9 @@ def initial_parameters(
         return torch.from_numpy(source.uniform(-limit, limit, (rows, columns))).to(dtype)
 
     size, made = network.hidden_size, Parameters()
+    if network.backbone != "own":
+        num_values = size * sum(network.input_width(layer) for layer in range(network.num_layers))
+        check_size(f"model {network.backbone}", num_values * dtype.itemsize)
     if network.backbone == "gcnii":
         made["input.weight"] = glorot(network.num_features, size, rng)
         made["input.bias"] = torch.zeros(size, dtype=dtype)

@@ -121,7 +121,7 @@ class MtcdConfig(ScheduleSettings):
     one per ten clients if more, but at most one per two clients and one per given cluster; `stcd` has one, `svfl` and
     `dcpa` have none."""
 
-    num_hops: int = Field(default=9, ge=0)
+    num_hops: int = Field(default=9, ge=0, le=10_000)
     """Hops between two syncs (S); a token makes S + 1 visits."""
 
     num_local_steps: int = Field(default=20, ge=1)

@@ -193,7 +193,8 @@ def test_it_listens_on_the_loopback_only(server: Server) -> None:
 @pytest.mark.parametrize(
     "host",
     [None, "", "evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "127.0.0.1.evil.example:{port}",
-     "localhost.:{port}", "[::1]:{port}", "0.0.0.0:{port}", "127.0.0.1:{port}@evil.example"],
+     "localhost:{port}", "LOCALHOST:{port}", "localhost.:{port}", "[::1]:{port}", "0.0.0.0:{port}",
+     "127.0.0.1:{port}@evil.example"],
 )  # fmt: skip
 def test_a_name_that_is_bound_anew_to_the_loopback_gets_nothing(
     server: Server, source: Hostile, host: str | None
@@ -202,7 +203,7 @@ def test_a_name_that_is_bound_anew_to_the_loopback_gets_nothing(
     assert ask(server, Host=named)[0] == 421
     assert post(server, form(server), Host=named, Origin=f"http://{named}") == 421
     assert source.answers == []
-    assert ask(server, Host=f"LOCALHOST:{server.port}")[0] == 200
+    assert ask(server, Host=f"127.0.0.1:{server.port}")[0] == 200
 
 
 def test_two_hosts_are_none(server: Server) -> None:

@@ -18,6 +18,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.x509.name import _ASN1Type
 
 from fedactors.cli.main import main
 from fedactors.errors import BadInput, Refused
@@ -353,6 +354,24 @@ def test_who_is_on_a_list_of_revoked_certificates_is_no_member(tmp_path: Path) -
         assert shop.config_errors is None
     finally:
         world.stop()
+
+
+def test_a_name_is_one_name_by_whatever_kind_of_text(tmp_path: Path) -> None:
+    """RFC 5280, 7.1: a CA may write itself otherwise in its lists than in its certificates."""
+    world, enterprise, _ = bank_of_an_enterprise(tmp_path)
+    revoked, site = tmp_path / SHOP / "revoked.pem", tmp_path / SHOP / "site.toml"
+    site.write_text(f'crl = "revoked.pem"\n{site.read_text()}')
+    bank = read_federation(tmp_path / "credit" / "federation.toml").members[BANK].certificate
+    ((of,),) = enterprise.name.rdns
+    said = str(of.value)
+    for kind, text in ((_ASN1Type.PrintableString, said), (_ASN1Type.UTF8String, f"{said} ".upper())):
+        enterprise.name = x509.Name([x509.NameAttribute(of.oid, text, kind)])
+        enterprise.revoke(revoked, bank)
+        folder = world.folder(SHOP)
+        assert BANK not in folder.federation.members
+        assert folder.config_errors is None
+        enterprise.revoke(revoked)
+        assert BANK in folder.federation.members, "the list of before is this one's, and is not missing"
 
 
 def test_lists_that_ended_or_that_another_signed_are_not_used(tmp_path: Path) -> None:

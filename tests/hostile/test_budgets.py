@@ -8,6 +8,7 @@ import json
 import math
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,13 +16,15 @@ from typing import Any
 import pytest
 
 from fedactors.cli.main import main
-from fedactors.cli.sites import SiteSource
-from fedactors.errors import Refused
+from fedactors.cli.sites import SiteSource, _print_proposal, describe
+from fedactors.errors import BadInput, Refused
 from fedactors.federation import site_run
+from fedactors.federation.approval import check_proposal, keep_proposal, make_proposal
 from fedactors.federation.runtime import FederatedRuntime
 from fedactors.federation.site_folder import SITE, Amount, in_all, spent
 from fedactors.federation.site_run import PrivacyBudget, SiteRun
 from fedactors.learning import local_training
+from fedactors.plugins import find_protocol
 from fedactors.privacy.accounting import PrivacyRecord
 from protocols.horizontal import algorithm
 from protocols.horizontal.actors import HorizontalServer
@@ -187,3 +190,37 @@ def test_a_person_sees_what_is_left_of_the_rows_whatever_they_are_called(
     assert [one["taken"] for one in found.values()] == [[8.0, 2e-5], [8.0, 2e-5]]
     shown = {one["data"]: one["left"] for one in SiteSource(folder.path).budgets()}
     assert {name: one.epsilon for name, one in shown.items()} == {"orders": 52.0, "again": 1.0}
+
+
+def test_what_a_run_takes_of_a_budget_is_shown_and_a_policy_bounds_it(tmp_path: Path) -> None:
+    """A small run that announces all that is left, and breaks off, takes all of it: by one approval."""
+    world = World(tmp_path)
+    file = tmp_path / SHOP / SITE
+    file.write_text(file.read_text().replace('"orders.csv"\nid = "id"\n', BUDGET, 1))
+    folder = world.folder(SHOP)
+    folder.audit.add("opened", run=f"{1:016x}", data="orders", announced=[0.125, 1e-5])
+    config = dict(word.split("=") for word in NOISED) | {"on_party_loss": "stop"}
+    amounts = {SHOP: Amount(epsilon=59.875, delta=0.000777), BANK: Amount(epsilon=3.25)}
+    data = f"{BANK}=customers,{SHOP}=orders"
+    protocol = find_protocol("pubsub-vfl")
+    asked = make_proposal(world.folder(BANK), protocol, config, data, None, amounts, 123456789)
+    keep_proposal(folder, asked)
+    lines: list[str] = []
+    _print_proposal(describe(folder, asked), lambda text: lines.append(str(text)))
+    (own,) = [line for line in lines if "your privacy budget" in line]
+    assert own == (
+        "it takes at most epsilon 59.875 at delta 0.000777 of your privacy budget of data.orders, epsilon 60 at delta "
+        "0.001: epsilon 59.875 at delta 0.00099 is left; ALL OF THAT COUNTS IF THE RUN BREAKS OFF"
+    )
+    assert any(f"{BANK} epsilon 3.25" in line for line in lines)
+    assert any("seed 123456789" in line for line in lines)
+    page = SiteSource(folder.path).show(asked.run)
+    assert page is not None
+    assert own in page.text
+
+    file.write_text(file.read_text() + "\n[policy]\nbudget_per_run = { epsilon = 2.0, delta = 1e-3 }\n")
+    said = "shop: policy.budget_per_run: epsilon 59.875 at delta 0.000777 is not allowed"
+    with pytest.raises(BadInput, match=said) as refused:
+        check_proposal(asked, world.folder(SHOP))
+    assert (refused.value.for_others, str(refused.value)) == (said, f"{said}: at most epsilon 2 at delta 0.001")
+    check_proposal(replace(asked, budget={SHOP: Amount(epsilon=2.0, delta=5e-4)}), world.folder(SHOP))  # type: ignore[type-var]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import math
 import mmap
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,9 +22,12 @@ import numpy as np
 import psutil
 import pytest
 
+from fedactors.errors import BadInput
 from fedactors.federation.site import SiteProcess
 from fedactors.federation.site_folder import RunLimits
-from fedactors.federation.site_run import TemporaryFolder, UsageWatch
+from fedactors.federation.site_run import SiteRun, TemporaryFolder, UsageWatch
+from fedactors.runs.folder import this_process
+from fedactors.runs.storage import start_of
 from protocols.pubsub_vfl.actors import PassiveWorker
 from protocols.pubsub_vfl.messages import EpochOrder
 from tests.federation.test_policy import limited
@@ -119,6 +125,92 @@ if os.fork() == 0:
                 os.waitpid(child.pid, 0)
 
 
+def test_processes_of_an_organisations_own_cluster_are_counted() -> None:
+    """The site's process did not begin them, nor did who began its Ray's: their parent is another one."""
+    code = "import subprocess, sys, time; x = bytearray(1 << 28); p = subprocess.Popen([sys.executable, '-c', "
+    code += "'import time; x = bytearray(1 << 28); print(1, flush=True); time.sleep(60)']); time.sleep(60)"
+    begin = f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {code!r}]); print(p.pid, flush=True)"
+    ended = subprocess.Popen([sys.executable, "-c", begin], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert ended.stdout is not None
+    worker = int(ended.stdout.readline())
+    ended.wait()
+    try:
+        assert ended.stdout.readline() == "1\n"
+        reports: list[dict[str, Any]] = []
+        watch = UsageWatch(RunLimits(memory_gib=0.4), list, others=lambda: reports)
+        assert watch.exceeded() is None
+        reports.append({**this_process(), "pid": worker, "start": start_of(worker)})
+        watch.check_others()
+        assert "limits.memory_gib: it took 0.5" in (watch.exceeded() or "")
+        reports[0] |= {"start": 1}  # the number is another process's now
+        assert watch.exceeded() is None
+    finally:
+        for one in psutil.Process(worker).children():
+            one.kill()
+        os.kill(worker, 9)
+        ended.stdout.close()
+
+
+def test_what_a_sidecar_was_asked_takes_no_memory_once_it_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run with a budget accounts before each message, and a driver may ask as often as it likes."""
+    hosting = pytest.importorskip("fedactors.federation.ray_hosting")
+    answered: list[weakref.ref[Any]] = []
+    writers: list[asyncio.StreamWriter] = []
+
+    class Sidecar:
+        is_sick = False
+
+        def __init__(self, writer: asyncio.StreamWriter, *_: Any) -> None:
+            writers.append(writer)
+
+        async def watch(self) -> None:
+            await asyncio.sleep(60)
+
+        async def answer(self, number: int, verb: str, args: tuple[Any, ...]) -> None:
+            answered.append(weakref.ref(asyncio.current_task()))
+
+        def forget(self) -> list[Any]:
+            gc.collect()
+            return [one for one in answered if one() is not None]
+
+    async def services() -> dict[str, str]:
+        return {}
+
+    monkeypatch.setattr(hosting, "RaySidecar", Sidecar)
+    monkeypatch.setattr(hosting.cluster, "services", services)
+    monkeypatch.setattr(hosting.ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "here"))
+
+    async def ask() -> tuple[list[Any], bool]:
+        near, far = socket.socketpair()
+        keeping = asyncio.ensure_future(hosting._keep(far, SimpleNamespace(watchdog=None), 5.0))
+        _, writer = await asyncio.open_connection(sock=near)
+        for number in range(1, 201):
+            hosting.write(writer, (number, "drained", ()))
+        while len(answered) < 200:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)
+        writer.write_eof()
+        found = await keeping
+        for one in (writer, *writers):
+            one.close()
+            with contextlib.suppress(OSError):
+                await one.wait_closed()
+        return found
+
+    left, _ = asyncio.run(ask())
+    assert len(answered) == 200
+    assert len(left) < 5
+
+
+def test_limits_that_cannot_be_counted_in_a_cluster_are_refused() -> None:
+    elsewhere = lambda: [this_process() | {"boot": "another machine"}]  # noqa: E731
+    for most in (RunLimits(memory_gib=1.0), RunLimits(cpu_hours=1.0), RunLimits(disk_gib=1.0)):
+        with pytest.raises(BadInput, match="what actors take in this cluster cannot be counted"):
+            UsageWatch(most, list, others=elsewhere).check_others()
+        UsageWatch(most, list, others=lambda: [this_process()]).check_others()
+    UsageWatch(RunLimits(hours=1.0), list, others=elsewhere).check_others()
+
+
 def test_an_adopted_process_that_ends_is_no_zombie_and_ones_own_is_left_to_who_began_it(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     code = f"""
@@ -207,8 +299,21 @@ def test_who_has_no_room_to_be_measured_has_taken_too_much(tmp_path: Path) -> No
         raise MemoryError
 
     proposal = SimpleNamespace(run="0" * 16, data={SHOP: "orders"}, coordinator=BANK)
-    run: Any = SimpleNamespace(proposal=proposal, usage=SimpleNamespace(exceeded=exceeded))
+    run: Any = SimpleNamespace(proposal=proposal, usage=SimpleNamespace(exceeded=exceeded), idle_seconds=0.0)
     assert "stopped the run: limits.memory_gib: it took so much" in str(asyncio.run(process._why_to_stop(run)))
+
+
+def test_a_driver_that_asks_for_nothing_after_the_approval_keeps_no_site(tmp_path: Path) -> None:
+    """A site takes one run at a time: others would be told so for as long as it gives heartbeats."""
+    process = SiteProcess(World(tmp_path).folder(SHOP), approval_seconds=5.0)
+    run: Any = object.__new__(SiteRun)
+    run.proposal, run.usage = SimpleNamespace(run="0" * 16, data={SHOP: "orders"}, coordinator=BANK), None
+    run._steps, run._approved_at = set(), time.monotonic() - 4.0
+    assert asyncio.run(process._reason(run)) is None
+    run._approved_at -= 2.0
+    assert asyncio.run(process._reason(run)) == "its driver asked for nothing within 5 s of the approval"
+    run._steps = {"prepare"}
+    assert asyncio.run(process._reason(run)) is None
 
 
 def test_who_has_no_limits_is_held_to_none() -> None:

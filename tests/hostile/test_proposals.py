@@ -7,9 +7,11 @@ import json
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedactors.config import as_dict, build, spell_infinities
@@ -28,8 +30,10 @@ from fedactors.federation.approval import (
     why_a_person,
 )
 from fedactors.federation.identity import FEDERATION
-from fedactors.federation.site_folder import SITE, SiteFolder
+from fedactors.federation.site_folder import SITE, Amount, SiteFolder
+from fedactors.learning.models import ModelSpec, build_model, build_skeleton
 from fedactors.plugins import find_protocol
+from protocols.glasu.backbones import Network, initial_parameters
 from tests.federation.hostile_sites import Rogue
 from tests.federation.test_keys import bank_of_an_enterprise
 from tests.federation.world import BANK, CLINIC, SHOP, World
@@ -110,6 +114,7 @@ def test_an_older_list_of_revoked_certificates_makes_nobody_a_member_again(tmp_p
     [
         ("mtcd", {"num_tokens": 2_000_000_000, "mode": "overlapping"}),
         ("mtcd", {"num_clients": 2_000_000_000}),
+        ("mtcd", {"num_hops": 2_000_000_000}),
         ("glasu", {"num_clients": 2_000_000_000}),
         ("glasu", {"num_layers": 2_000_000_000}),
         ("glasu", {"hidden_size": 2_000_000_000}),
@@ -123,6 +128,28 @@ def test_an_older_list_of_revoked_certificates_makes_nobody_a_member_again(tmp_p
 def test_settings_that_would_fill_a_sites_memory_are_none(protocol: str, words: dict[str, object]) -> None:
     with pytest.raises(BadInput, match="input should be less than or equal to"):
         build(find_protocol(protocol).Config, words)
+
+
+def test_settings_that_fill_a_sites_memory_together_are_refused(tmp_path: Path) -> None:
+    """Each is allowed for itself; of their product nothing is made before it is counted."""
+    world, protocol = World(tmp_path), find_protocol("horizontal")
+    words: dict[str, Any] = {"model": "mlp", "hidden_size": 16384, "layers": 1000, "on_party_loss": "stop"}
+    said = "model mlp: its sizes together make 99[0-9].[0-9] GiB of parameters; at most 2"
+    with pytest.raises(BadInput, match=said):
+        make_proposal(world.folder(BANK), protocol, words, f"{BANK}=patients,{SHOP}=cases", None)
+    for name, inputs, more in (
+        ("linear", (65536, 65536), {"outputs": 10}),
+        ("residual-mlp", (4,), {"outputs": 1, "hidden_size": 16384, "layers": 8}),
+        ("skip-mlp", (4,), {"outputs": 1, "hidden_size": 16384, "layers": 8}),
+    ):
+        for build_one in (partial(build_skeleton, device="cpu"), partial(build_model, seed=1)):
+            with pytest.raises(BadInput, match=f"model {name}: its sizes together make"):
+                build_one(ModelSpec(name=name, inputs=inputs, **more))
+    network = Network(
+        backbone="gcn", num_layers=1000, aggregation_layers=(999,), num_features=4, hidden_size=16384, num_classes=2
+    )
+    with pytest.raises(BadInput, match="its sizes together make"):
+        initial_parameters(network, np.random.default_rng(1), np.random.default_rng(1))
 
 
 @pytest.mark.parametrize(
@@ -261,3 +288,46 @@ def test_a_proposal_that_cannot_be_read_hides_no_other_and_waits_for_a_person(tm
     path.with_name(f"{'a' * 16}.json").write_text(json.dumps(old))
     assert list(kept_proposals(shop)) == [proposal.run]
     assert why_a_person(config, proposal, shop).startswith(f"the proposal of run {'a' * 16} cannot be read")
+
+
+def test_proposals_of_others_take_no_time_and_no_room_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members propose 60 an hour each, of 48 KB: what is looked at for each is what was approved, and little of it."""
+    monkeypatch.setattr(approval, "_MOST_REJECTED", 40)
+    world, protocol, read = World(tmp_path), find_protocol("pubsub-vfl"), list[Any]()
+    shop, config = world.folder(SHOP), build(protocol.Config, {"on_party_loss": "stop"})
+    proposal = make_proposal(
+        world.folder(BANK), protocol, spell_infinities(as_dict(config)), "bank=customers,shop=orders", None
+    )
+    for number in range(1100):
+        one = replace(proposal, run=f"{number:016x}")  # type: ignore[type-var]
+        if number in (0, 1090):
+            keep_proposal(shop, one)
+            decide(shop, one, approved=True)
+        elif number < 80:
+            keep_proposal(shop, one)
+            decide(shop, one, approved=False)
+        else:
+            path = shop.path / "proposals" / f"{one.run}.json"
+            path.write_text(json.dumps(as_tree(one)))
+            path.with_suffix(".decision.json").write_text(
+                json.dumps({"approved": True, "why": "", "digest": one.digest})
+            )
+        if number == 79:
+            assert len(kept_proposals(shop)) == 1 + 40 + 1, "those that were approved, rejected, and answered now"
+    keep_proposal(shop, proposal)
+    assert f"{0:016x}" in kept_proposals(shop)
+
+    def counted(tree: Any) -> Any:
+        read.append(tree)
+        return read_proposal(tree)
+
+    monkeypatch.setattr(approval, "read_proposal", counted)
+    assert not why_a_person(config, proposal, shop)
+    before = len(read)
+    assert not why_a_person(config, proposal, world.folder(SHOP))
+    assert len(read) == before, "more than a thousand, and each is read once"
+    assert all(len(json.dumps(as_tree(one))) < 1000 for one in approval.approved_before(proposal, shop))
+
+    made_up = replace(proposal, budget={f"x{number}": Amount(epsilon=0.0) for number in range(1200)})  # type: ignore[type-var]
+    with pytest.raises(BadInput, match="budget: 'x0' is not allowed: it brings no data to the run"):
+        check_proposal(made_up, shop)

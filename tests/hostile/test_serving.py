@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import socket
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 from fedactors import trained
-from fedactors.errors import BadInput
+from fedactors.errors import BadInput, Refused
 from fedactors.federation.online import (
     Contributions,
     ContributionServer,
@@ -28,6 +29,7 @@ from fedactors.federation.online import (
     loaded,
 )
 from fedactors.federation.session import LINES_PER_MINUTE, MOST
+from fedactors.messages.codec import encode_parts
 from fedactors.options import RunOptions
 from tests.federation.test_online import JSON, TOKEN, ask, part_of, rows_of
 from tests.federation.world import BANK, CLINIC, SHOP, World
@@ -192,6 +194,26 @@ def test_what_a_serving_party_refuses_is_on_record_before_it_ends(tmp_path: Path
     assert any(line.startswith("refused: bank: ") for line in lines)
     counts = [line["refused"] for line in world.audit(SHOP) if line["what"] == "served_so_far"]
     assert counts == [1, 2, 4, 8, 16, 32, 64, 128, 256]
+
+
+@pytest.mark.parametrize("key", ["in service", "taken from service"])
+def test_a_link_that_an_old_key_opened_is_answered_no_more(tmp_path: Path, key: str) -> None:
+    """As at a site: it may be a thief's, who keeps it open for as long as he likes."""
+    folder = World(tmp_path).folder(SHOP)
+    given: Any = SimpleNamespace(num_given=0, num_alignments=0, contribute=contributed)
+    server = ContributionServer(folder, given, to=BANK, model="0" * 64, tell=lambda _: None)
+    certificate = folder.federation.members[BANK].fingerprints[0] if key == "in service" else "another"
+    server._links[BANK, "serving"] = SimpleNamespace(certificate=certificate, is_closed=False)  # type: ignore[assignment]
+    asked = server._serve(memoryview(b"".join(encode_parts(("contribute", np.zeros(1, np.int64), b"")))))
+    if key == "in service":
+        assert asyncio.run(asked) == 7.0
+        return
+    with pytest.raises(Refused, match="shows a certificate that holds no longer"):
+        asyncio.run(asked)
+
+
+async def contributed(*_: Any) -> float:
+    return 7.0
 
 
 def test_what_was_trained_under_masks_is_given_in_no_open_answer(

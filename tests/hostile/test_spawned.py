@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fedactors.actors.remote import DRIVER
+from fedactors.config import source_on_disk
 from fedactors.errors import BadInput, Refused
-from fedactors.federation import approval
-from fedactors.federation.approval import as_tree, check_proposal, spawned_by
+from fedactors.federation import approval, operations
+from fedactors.federation.approval import as_tree, check_proposal, make_proposal, spawned_by
 from fedactors.federation.runtime import FederatedRuntime
 from fedactors.federation.site_folder import SITE
 from fedactors.messages.codec import encode
+from fedactors.plugins import find_protocol
 from fedactors.runtime.interface import ActorSpec
 from fedactors.secure_sums.messages import Identity, SumCall, parties_of
 from fedactors.secure_sums.protocol import SecureSumClient, SecureSumError
@@ -199,9 +205,58 @@ def test_the_digest_is_of_a_plugins_whole_package_and_of_no_other_in_its_namespa
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    digest = approval._source_digest.__wrapped__
+    digest = source_on_disk
     before = digest("acme.settings"), digest("shared.ours")
     (tmp_path / "acme/actors.py").write_text("1")
     (tmp_path / "shared/theirs/__init__.py").write_text("1")
     assert digest("acme.settings") != before[0]
     assert digest("shared.ours") == before[1]
+
+
+def test_code_that_was_upgraded_since_a_site_began_runs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process has what it has loaded; what it loads next, and what its Ray's processes load, lies on the disk."""
+    world = World(tmp_path)
+    folder, protocol = world.folder(SHOP), find_protocol("horizontal")
+    made = make_proposal(world.folder(BANK), protocol, {"on_party_loss": "stop"}, f"{BANK}=patients,{SHOP}=cases", None)
+    check_proposal(made, folder)
+    monkeypatch.setattr(approval, "source_on_disk", lambda package: "another")
+    with pytest.raises(BadInput, match="shop: the code of horizontal was upgraded since shop began: start it again"):
+        check_proposal(made, folder)
+
+
+def test_a_site_knows_its_code_from_its_start_on(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    approval._source_digest.cache_clear()
+    operations.installed.cache_clear()
+    world.start(SHOP)
+    try:
+        assert approval._source_digest.cache_info().currsize >= 6
+    finally:
+        world.stop()
+
+
+@pytest.mark.parametrize("who", ["sidecar", "actor", "neither"])
+def test_processes_of_a_ray_run_the_code_that_was_approved(monkeypatch: pytest.MonkeyPatch, who: str) -> None:
+    """Each compares its own: a cluster has an installation of its own, and another one may lie on the disk."""
+    hosting = pytest.importorskip("fedactors.federation.ray_hosting")
+
+    async def nothing(*_: Any) -> list[Any]:
+        return []
+
+    monkeypatch.setattr(hosting.cluster, "hosts", nothing)
+    monkeypatch.setattr(hosting.cluster, "check_resources", lambda *_: None)
+    monkeypatch.setattr(hosting, "source_on_disk", lambda _: "another" if who == "sidecar" else "approved")
+    sidecar = object.__new__(hosting.RaySidecar)
+    sidecar._host = ""
+    report = {"source": "another" if who == "actor" else "approved"}
+    sidecar._processes = SimpleNamespace(
+        prepare=nothing, reports={SHOP: report}, addresses={}, as_seen_by=lambda *_: {}
+    )
+    spawned = sidecar.spawn([], SimpleNamespace(package="protocols.horizontal"), {}, "approved")
+    if who == "neither":
+        assert asyncio.run(spawned) == ({DRIVER: {}}, [report])
+        return
+    with pytest.raises(BadInput, match="its processes have other code, source another; the run asks for source appr"):
+        asyncio.run(spawned)

@@ -34,6 +34,7 @@ import ray
 from fedactors.actors.actor import queue_for_core
 from fedactors.actors.context import NOWHERE, Ref, Work
 from fedactors.actors.remote import DRIVER, REPEATS
+from fedactors.config import source_on_disk
 from fedactors.errors import FedactorsError, PartyLost, Refused
 from fedactors.messages.codec import HEADER_BYTES, Parts, declare, decode, encode_parts, name_of, type_name
 from fedactors.messages.ledger import DRIVER as DRIVER_KIND
@@ -147,6 +148,8 @@ class Settings:
     """Calls of each endpoint beyond its bound: none where another organisation's driver makes them."""
     is_between_organisations: bool = False
     """Whether others than the own organisation have parts in the run: secrets then come from the system."""
+    package: str = ""
+    """The protocol's, whose code each process says the digest of; empty: nobody wants it."""
 
 
 T = TypeVar("T")
@@ -522,7 +525,8 @@ class ActorProcess:
             path = str(self._folder / "socket")
             self._server = await listen(path, self._recognise, self._serve, self._give, self._shared.memory)
         self._life = Life.PREPARED
-        return host, path, self._process
+        source = source_on_disk(self._settings.package) if self._settings.package else ""
+        return host, path, {**self._process, "source": source}
 
     async def meet(self, driver: bytes, packed: dict[str, bytes], tickets: dict[str, dict[str, bytes]]) -> None:
         """Learn where all actors live, and by actor of this process the tickets with which it calls other processes."""

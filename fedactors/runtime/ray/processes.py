@@ -207,6 +207,8 @@ class Processes:
     ) -> None:
         self.pids: dict[str, int] = {}
         """Process id of each actor on its host."""
+        self.reports: dict[str, dict[str, Any]] = {}
+        """By process, what it says of itself: see `this_process`, and the digest of its ``source``."""
         self.changing = asyncio.Lock()
         """Held while a process is lost or brought back: nobody is half way then."""
         self.names: dict[str, list[str]] = {}
@@ -300,6 +302,7 @@ class Processes:
         for (process, specs), (host, path, which) in zip(groups.items(), found, strict=True):
             actor, shown = self._starting.pop(process), self._ticket(process)
             self._actors[process] = actor
+            self.reports[process] = which
             self._coming_up[process] = which  # it may have answered before its first heartbeat came
             for spec in specs:
                 where, number = (host, path, which["pid"], which["start"], actor), self._incarnations.get(spec.name, 0)
