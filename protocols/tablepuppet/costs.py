@@ -239,7 +239,7 @@ def _labels(config: TablePuppetConfig, released: Released) -> PrivacyRecord:
         epsilon=epsilon,
         uncovered=uncovered,
         covered=not uncovered,
-        note="one label replaced; sums of residuals and test scores come after it, or are the label owner's own",
+        note="one label replaced, of a training or a test row; sums of residuals and test scores come after it",
     )
 
 

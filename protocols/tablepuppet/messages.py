@@ -48,7 +48,7 @@ class Agreement:
     reveals="the label of each training row, after label noise if label_dp is set; which rows are kept for the test",
 )
 class Labels:
-    """Labels of the training rows in row order, and which rows (n) are test rows, whose labels stay."""
+    """Labels of the training rows in row order, and which rows (n) are test rows, whose labels show in scores."""
 
     train: NDArray[Any]
     is_test: NDArray[np.bool_]
@@ -183,8 +183,9 @@ class TestOutputs:
 
 
 @message(
-    reveals="the sum of squared errors, or how many were right; without label_dp also sums over the test labels: of "
-    "them, their squares and absolute errors, or counts and the sum of ranks by class"
+    reveals="the sum of squared errors, or how many were right, under label_dp of labels that were noised once; "
+    "without it also sums over the test labels: of them, their squares and absolute errors, or counts and the sum of "
+    "ranks by class"
 )
 class Score:
     """What the outputs scored, and their loss: sums over `count` joined test rows."""
@@ -193,7 +194,7 @@ class Score:
     loss: float
     count: int
     tally: Floats
-    """What `algorithm.tally_rows` gives; nothing under label_dp, whose test labels no further count should tell of."""
+    """What `algorithm.tally_rows` gives; nothing under label_dp, whose noise would bias it."""
 
 
 @message(reveals="every feature of every row that joins")
@@ -322,7 +323,7 @@ def protections(config: TablePuppetConfig) -> tuple[Protection, ...]:
         noise = "theta is noised, predictions are not: these read the rows again"
     else:
         noise = "every feature is given away" if given else "theta and predictions leave as they are"
-    labels = "training labels are noised once; those of test rows show in scores"
+    labels = "labels are noised once, those of test rows, too, by which outputs are scored"
     facts = "rows are encoded by declared facts alone"
     if config.label_dp is None:
         labels = "the server is sent the training labels"
