@@ -312,7 +312,7 @@ def protections(config: TablePuppetConfig) -> tuple[Protection, ...]:
     """Return which protection is on."""
     given = config.algorithm == "centralised"
     summed = (
-        "the server reads the sum of the tables' predictions only"
+        "a server that follows the protocol reads the sum of the tables' predictions only"
         if config.secure_aggregation
         else "each table's are read"
     )
@@ -344,8 +344,9 @@ def left_open(config: TablePuppetConfig, purpose: str) -> tuple[str, ...]:
     if not config.secure_aggregation:
         return ()
     return (
-        "the server says which of your rows is in which sum: of two sums with the same rows of the others, the "
-        "difference is of yours alone",
+        "masks hold against a server that follows the protocol: it says which of your rows is in which sum and what "
+        "each table learns, so one that lies lets the others add zeros, or the same twice, and reads your predictions, "
+        "from which your rows follow; noise (prediction_noise) alone limits that",
     )
 
 
