@@ -42,6 +42,14 @@ Array = NDArray[Any]
 NAMES = ("sgd", "adam", "adamw")
 SCHEDULES = ("constant", "cosine", "step")
 NORM_EPSILON = 1e-6
+LEAST_SUMMED_STEPS = 2
+"""Steps of an adaptive optimiser, from moments of zero, at least, before its change is in a sum."""
+SIGNS_SHOW = (
+    "steps of adam and adamw are nearly plus or minus the learning rate where batches agree: from a sum, with all "
+    "weights known, it follows which way each site's numbers went, and so how often it has a class; optimizer=sgd or "
+    "noise prevents it"
+)
+"""What sums under masks do not hide of adaptive optimisers."""
 V = TypeVar("V", "Tensor", Array, "Sequence[Tensor]")
 
 
@@ -85,6 +93,23 @@ class OptimizerSpec:
     def scaled(self, factor: float) -> OptimizerSpec:
         """Return the same optimiser with `factor` times the step size."""
         return self if factor == 1.0 else dataclasses.replace(self, learning_rate=self.learning_rate * factor)
+
+
+def check_summed_steps(rule: OptimizerSpec, num_steps: int, whose: str) -> None:
+    """Refuse a single adaptive step before a sum, of which each change is the step size, up or down.
+
+    The first step from moments of zero is that, whatever the gradient: a sum of such changes with known weights tells
+    each one's sign. This is the worst case only: more steps blur it, and do not end it (`SIGNS_SHOW`).
+
+    Raises:
+        BadInput: there are fewer than `LEAST_SUMMED_STEPS`.
+    """
+    if rule.name != "sgd" and num_steps < LEAST_SUMMED_STEPS:
+        raise BadInput(
+            f"optimizer: {rule.name} is not allowed with secure_aggregation where {whose} takes {num_steps} steps at a "
+            f"time: {LEAST_SUMMED_STEPS} at least, or a sum tells which way each number went; give a smaller "
+            "batch_size, more local_epochs, or optimizer=sgd"
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ Shapes: B or N rows, E width of a row, C classes, D columns.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -173,6 +174,22 @@ def randomised_labels(
     one_hot_BC = np.eye(num_classes)[_labels(labels_B, num_classes)]
     chosen_B: NDArray[np.int64] = add_laplace(one_hot_BC, deviation, rng, "Labels").argmax(axis=1)
     return chosen_B
+
+
+@functools.lru_cache(maxsize=64)
+def kept_label_share(num_classes: int, deviation: float) -> float:
+    """Return how likely `randomised_labels` keeps a label; the other classes are as likely as each other.
+
+    The integral of ``f(x) F(x + 1)^(C - 1)`` over the noise x, of density f and distribution F, by ``u = F(x)``: in
+    closed form below -1 and above 0, by midpoints in log u between.
+    """
+    moved, power = max(math.exp(-math.sqrt(2) / deviation), 1e-300), num_classes - 1
+    above = -math.expm1(num_classes * math.log1p(-moved / 2)) / (num_classes * moved)
+    below = moved * 0.5**num_classes / num_classes
+    edges = np.linspace(math.log(moved / 2), math.log(0.5), (1 << 16) + 1)
+    u = np.exp((edges[1:] + edges[:-1]) / 2)
+    between = float(np.sum((1 - moved / (4 * u)) ** power * u) * (edges[1] - edges[0]))
+    return above + below + between
 
 
 def _labels(labels_B: ArrayLike, num_classes: int) -> NDArray[np.int64]:

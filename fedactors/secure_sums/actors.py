@@ -65,6 +65,9 @@ from fedactors.secure_sums.primitives import FEWEST, FixedPoint, threshold_of
 from fedactors.secure_sums.protocol import EXACT, SecureSumClient, SecureSumError, SecureSumServer, unmasked_sum
 
 SECRET_BYTES = 32
+COARSEST = 1e-4
+"""Of a client's own numbers, a step of a sum's grid at most: what training changes is larger. With three clients it is
+1e-7, with a hundred 5e-5."""
 _ADDERS = (SERVER, DATA_CENTER)
 F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
 
@@ -211,6 +214,7 @@ class SecureSummand(Client):
         *,
         what: str,
         heard: bytes,
+        grain: NDArray[Any] | float = 0.0,
         limit: float | None = None,
     ) -> Masked:
         """Return an array under the masks of the next sum; see `SecureSumClient.mask`.
@@ -222,16 +226,34 @@ class SecureSummand(Client):
             sigma: as there.
             what: as there.
             heard: what `heard` returned when the values were ordered: another call may come while they are computed.
+            grain: as there.
             limit: the setting `secure_range`, if it is not the point's.
 
         Raises:
             BadInput: the setting `secure_range` (`limit`, if not the point's) is too small for `what`.
         """
         try:
-            return self._sums.mask(values, point, values_id, sigma, what=what, heard=heard)
+            return self._sums.mask(values, point, values_id, sigma, grain=grain, what=what, heard=heard)
         except ValueError as error:
             given = point.limit if limit is None else limit
             raise BadInput(f"secure_range: {given:g} is too small for {what} of {self.name}: {error}") from None
+
+    def check_total(self, weight: float, total: float, point: FixedPoint) -> None:
+        """Check what all clients are said to weigh together, by which the own values are scaled for a sum.
+
+        Of a total that is told too large the own numbers would be a few steps of the grid, or one: a server that lays
+        the others' between two steps would read from a sum to which side the own ones fell.
+
+        Raises:
+            Refused: it is less than the own weight, or so large that the grid is coarser than `COARSEST`.
+        """
+        if not total >= weight:
+            raise Refused(self.caller, f"tells {self.name}, which weighs {weight:g}, that all together weigh {total:g}")
+        step = total / weight / point.steps_per_unit if weight > 0 else 0.0
+        if not step <= COARSEST:
+            said = f"tells {self.name} a weight of all by which a step of the sum's grid is {step:.2g} of its numbers"
+            remedy = "many sites, or few rows, need a smaller secure_range"
+            raise Refused(self.caller, f"{said}; approved: {COARSEST:g} at most: {remedy}")
 
     def heard(self, endpoint: str, *told: Any) -> bytes:
         """Remember what all clients are told alike, before it changes what they add up; return a digest of it.

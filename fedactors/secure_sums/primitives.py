@@ -7,7 +7,8 @@ where a client of secure sums has dozens.
 
 Real numbers become integers modulo 2^32 (`FixedPoint`), on a grid so fine that the sum of all still fits. They are
 rounded up or down at random, so that their mean is exact: with nearest ones, a server that chooses values on grid
-points for all others and at an edge for one client would read from the sum to which side that one's fell. Whole
+points for all others and at an edge for one client would read from the sum to which side that one's fell. Of a coarse
+grid random rounding alone still tells some of it: see `fedactors.secure_sums.actors.COARSEST`. Whole
 numbers of several words (`LongIntegers`) are added with their carries, modulo 2^(32 W): digits that were summed each by
 itself would tell more than the total, of all signs and of each one's last digits.
 

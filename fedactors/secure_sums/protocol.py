@@ -242,6 +242,7 @@ class SecureSumClient:
         values_id: str | None = None,
         sigma: float = 0.0,
         *,
+        grain: NDArray[Any] | float = 0.0,
         what: str = "",
         heard: bytes = b"",
     ) -> Masked:
@@ -254,6 +255,9 @@ class SecureSumClient:
                 equal ones whatever their id, are summed in one company only.
             sigma: deviation of the noise that the sum has, even without one member's part and with the fewest members,
                 in the unit of the values; the client's own part of it is discrete Gaussian.
+            grain: of what each value may be a whole multiple, such as the last place of a number that it is the change
+                of: so much is added at random, from minus a half of it to a half. Else a sum of multiples, each times
+                its client's known share, could be of certain ones only, and tell all of them.
             what: what the values are, the same for all: a sum is of values of one kind, shape and grid.
             heard: a digest of what the values follow from, the same for all: a sum is of those who heard the same.
 
@@ -269,7 +273,11 @@ class SecureSumClient:
             words = self._noisy(flat, point, sigma)
         else:  # a sum that is done again has the same words
             of_sum = framed(self._rounding, what.encode(), heard, digest.encode())
-            words = point.encode(flat, drawn=mask_stream(hashlib.sha256(of_sum).digest(), len(flat)))
+            drawn = mask_stream(hashlib.sha256(of_sum).digest(), len(flat))
+            if np.any(grain):
+                smoothing = mask_stream(hashlib.sha256(framed(b"grain", of_sum)).digest(), len(flat))
+                flat = flat + np.asarray(grain) * (smoothing * 2.0**-32 - 0.5)
+            words = point.encode(flat, drawn=drawn)
         words = plus(words, mask_stream(self._seeds[slot], len(flat)), point.num_words)
         for peer in session.neighbours(self.name):
             theirs = session.keys[peer].masking[slot].tobytes()

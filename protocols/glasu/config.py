@@ -132,7 +132,7 @@ class GlasuConfig(StepSettings):
     secure_aggregation: bool = False
     """Secure aggregation: the server sees only the sum. Needs `aggregation=average` and at least three clients."""
 
-    secure_range: float = Field(64.0, gt=0, le=1e9)
+    secure_range: float = Field(64.0, gt=0, le=1e4)
     """Largest absolute value in secure sums (representations without a clip norm, logits, classifiers; 1/64 of it for
     gradients); a larger value is an error. The error of a sum of M values is at most M^2 2^-32 times this."""
 

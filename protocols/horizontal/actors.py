@@ -38,6 +38,7 @@ from fedactors.learning.local_training import LocalTraining, check_private
 from fedactors.learning.metrics import HEADLINES, LOCAL_BASELINE, known, local_baseline
 from fedactors.learning.models import ModelSpec, num_terms
 from fedactors.learning.network import find_device, initial_vector, local_entries, local_mask
+from fedactors.learning.optimizers import check_summed_steps
 from fedactors.learning.user_models import base_of, check_base
 from fedactors.privacy.accounting import without_guarantee
 from fedactors.privacy.mechanisms import add_gaussian
@@ -155,6 +156,10 @@ class ClientProcess(SecureSummand):
         self._reading = reading_of(part)
         self._spec = model_spec(config, **self._facts)
         self._check_record_privacy()
+        if config.secure_aggregation and not config.is_noised:
+            for client in range(len(self._sizes)):
+                rule = self._training(client, 1).optimizer
+                check_summed_steps(rule, self._num_steps(client), f"a client of {self.name}")
 
     def _check_record_privacy(self) -> None:
         """Check, before anything leaves, that the model has gradients of rows, and what all rounds cost a row."""
@@ -282,7 +287,19 @@ class ClientProcess(SecureSummand):
         if self.total_weight:  # another one would scale the same change anew, for a second sum
             raise Refused(self.caller, f"tells {self.name} what all weigh a second time")
         self.heard("take_weight", total)
+        self.check_total(self._fewest_summed, total.value, self._grid)
         self.total_weight = total.value
+
+    @property
+    def _grid(self) -> FixedPoint:
+        """How changes become words."""
+        return FixedPoint(limit=self._config.secure_range, num_clients=len(self.clients))
+
+    @property
+    def _fewest_summed(self) -> float:
+        """What the own clients of a round weigh at least: where some are drawn, the smallest."""
+        weights = self._sizes if self._config.counts_samples else [1] * len(self._sizes)
+        return float(sum(weights) if self._config.clients_per_round is None else min(weights))
 
     @property
     def _told_before(self) -> tuple[Any, ...]:
@@ -347,11 +364,20 @@ class ClientProcess(SecureSummand):
         change = await self._train(order)
         if not self._config.secure_aggregation:
             return change
-        limit = self._config.secure_range
-        part = algorithm.summand(change, self.total_weight, order, limit)
-        point = FixedPoint(limit=limit, num_clients=len(self.clients))
+        part = algorithm.summand(change, self.total_weight, order, self._config.secure_range)
+        grain = algorithm.grains(change, self.total_weight, order, self._shortest_way(order.round))
         # one id a round: what is asked for again must be summed among the same sites
-        return self.masked(part, point, f"{order.round}", what="a change", heard=heard)
+        return self.masked(part, self._grid, f"{order.round}", grain=grain, what="a change", heard=heard)
+
+    def _shortest_way(self, round: int) -> float:
+        """Return the steps of the own client that takes the fewest in a round, times their size."""
+        clients = range(len(self._sizes))
+        return min(self._num_steps(one) * self._training(one, round).optimizer.learning_rate for one in clients)
+
+    def _num_steps(self, client: int) -> int:
+        """Return the steps that a client takes in a round."""
+        how = self._training(client, 1)
+        return -(-self._sizes[client] // how.batch_size) * how.num_epochs
 
     @remote(caller=SERVER, at_most=lambda config: 0 if config.secure_aggregation else config.num_measurements)
     async def measure(self, order: messages.MeasureOrder) -> messages.LocalScores:

@@ -361,6 +361,23 @@ def summand(change: Change, total_weight: float, order: TrainOrder, limit: float
     return np.concatenate([share * change.change.astype(np.float64), change.control_change, tail])
 
 
+def grains(change: Change, total_weight: float, order: TrainOrder, way: float) -> Doubles:
+    """Return of what each number of `summand` is a multiple: the last place of the parameter that was changed.
+
+    Args:
+        change: as of `summand`.
+        total_weight: as of `summand`.
+        order: as of `summand`.
+        way: steps times their size, by which SCAFFOLD divides a change to have a control.
+    """
+    if not change.num_clients:
+        return np.zeros(order.parameters.size + order.control.size + 3)
+    start_P = order.parameters
+    spacing_P = np.spacing(np.maximum(np.abs(start_P), np.abs(start_P + change.change))).astype(np.float64)
+    of_controls = spacing_P / way if change.control_change.size else NOTHING
+    return np.concatenate([change.weight / total_weight * spacing_P, of_controls, np.zeros(3)])
+
+
 def mean_of_summands(total: Doubles, model: ServerModel, limit: float) -> Change:
     """Return the sites' summands, added up, as one change of all clients that answered."""
     size, (loss, share, count) = model.vector.size, total[-3:].tolist()

@@ -205,7 +205,7 @@ class HorizontalConfig(UserCode, StepSettings):
     secure_aggregation: bool = False
     """Whether the server sees only the sum over all sites, under masks, of what their clients changed; for three
     sites or more. Every site takes part in every round's sum, with zeros if none of its clients is wanted."""
-    secure_range: float = Field(default=10.0, gt=0, le=1e9)
+    secure_range: float = Field(default=10.0, gt=0, le=1e4)
     """Largest absolute number under masks, of changes, controls and losses; M sites are off by M^2 2^-32 times that."""
     client_clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Differential privacy for clients: clip each one's change of the model to this L2 norm; none: no such privacy."""

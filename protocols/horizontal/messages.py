@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.inspection import Protection
+from fedactors.learning.optimizers import SIGNS_SHOW
 from fedactors.messages.codec import message
 from fedactors.secure_sums.actors import MESSAGES
-from protocols.horizontal.config import HorizontalConfig
+from protocols.horizontal.config import BY_ROWS, HorizontalConfig
 
 Floats = NDArray[np.floating[Any]]
 
@@ -282,6 +283,13 @@ def stays(config: HorizontalConfig) -> str:
         return ""
     names = ",".join(config.local_parameters)
     return f"; parameters and running statistics that {names} names stay too, all others travel"
+
+
+def left_open(config: HorizontalConfig, purpose: str) -> tuple[str, ...]:
+    """Return what a coordinator may still do in a run under masks, a sentence each."""
+    is_adaptive = config.optimizer in ("adam", "adamw") or (config.optimizer == "auto" and config.algorithm in BY_ROWS)
+    is_open = config.secure_aggregation and is_adaptive and not config.is_noised and purpose != "predict"
+    return (SIGNS_SHOW,) if is_open else ()
 
 
 def shapes(config: HorizontalConfig) -> dict[str, dict[str, tuple[int | str, ...]]]:

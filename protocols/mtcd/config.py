@@ -202,7 +202,7 @@ class MtcdConfig(ScheduleSettings):
     """Secure aggregation: the server sees only the sum of the clients' representations and regularisers, and every
     client takes part in every sync. Tokens still go from client to client, and a visit's change of Z stays visible."""
 
-    secure_range: float = Field(default=100.0, gt=0, le=1e9)
+    secure_range: float = Field(default=100.0, gt=0, le=1e4)
     """Largest absolute value in secure sums; the error of a sum over K clients is at most K^2 2^-32 times this."""
 
     noise: Literal["gaussian"] | None = None

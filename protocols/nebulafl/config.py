@@ -251,8 +251,9 @@ class NebulaFLConfig(UserCode, StepSettings):
     secure_aggregation: bool = False
     """Secure aggregation: the exchange sees only the sum of the centers' models. For `fedavg-hierarchical` and
     `fedhisyn` with three or more centers per average."""
-    secure_range: float = Field(default=100.0, gt=0, le=1e9)
-    """Largest absolute value in secure sums; the error of a sum over M centers is at most M^2 2^-32 times this."""
+    secure_range: float = Field(default=100.0, gt=0, le=1e4)
+    """Largest absolute change of a parameter in secure sums; the error of a sum over M centers is at most M^2 2^-32
+    times this."""
     client_clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Differential privacy for containers: clip what each training changes of the model to this L2 norm; none: no such
     privacy."""
@@ -432,6 +433,12 @@ class NebulaFLConfig(UserCode, StepSettings):
         num_intervals = max(1, math.ceil(self.end / rotation_interval - 1e-9))
         interval = min(max(int(seconds / rotation_interval), 0), num_intervals - 1)
         return self.rate_schedule.at(interval, num_intervals)
+
+    @property
+    def smallest_rate(self) -> float:
+        """The schedule's smallest factor: that of the last interval."""
+        num_intervals = max(1, math.ceil(self.end / self.times.rotation_interval - 1e-9))
+        return self.rate_schedule.at(num_intervals - 1, num_intervals)
 
     @property
     def rules(self) -> Rules:

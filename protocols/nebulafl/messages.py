@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.inspection import Protection
+from fedactors.learning.optimizers import SIGNS_SHOW
 from fedactors.messages.codec import message
 from fedactors.secure_sums.actors import MESSAGES
 from protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
@@ -376,6 +377,12 @@ def bounds(config: NebulaFLConfig) -> dict[str, str]:
         "RoundDone": "one for each RoundOrder",
         "ClusterLogits": "one for each RoundOrder",
     }
+
+
+def left_open(config: NebulaFLConfig, purpose: str) -> tuple[str, ...]:
+    """Return what a coordinator may still do in a run under masks, a sentence each."""
+    is_open = config.secure_aggregation and config.optimizer != "sgd" and not config.is_noised and purpose != "predict"
+    return (SIGNS_SHOW,) if is_open else ()
 
 
 def shapes(config: NebulaFLConfig) -> dict[str, dict[str, tuple[int | str, ...]]]:

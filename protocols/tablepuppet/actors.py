@@ -67,7 +67,7 @@ class TableClient(JoinMember, MaskedTable):
     state: ClassVar[tuple[str, ...]] = (
         *JoinMember.state, "meaning", "fingerprint", "row_order", "agreement", "counts", "joined", "test_rows",
         "theta", "local_theta", "auxiliary", "num_updates", "num_releases", "num_steps", "noise_multiplier",
-        "noise_state", "positions", "sent_labels", "fitted", "is_listed",
+        "noise_state", "positions", "sent_labels", "test_labels", "fitted", "is_listed",
         *SecureSummand.state,
     )  # fmt: skip
 
@@ -102,6 +102,8 @@ class TableClient(JoinMember, MaskedTable):
         self._rho = config.first_rho
         self.sent_labels: messages.Labels | None = None
         """What was said of the labels: the same is said again, after a resume too."""
+        self.test_labels: NDArray[Any] = np.zeros(0)
+        """Under label_dp the labels of all rows by which outputs are scored, drawn with those."""
         self.is_listed = False
         """Whether the joined rows are listed, which scores that were asked for say."""
         self._batch: Any = np.zeros(0, dtype=np.int32)
@@ -217,9 +219,12 @@ class TableClient(JoinMember, MaskedTable):
             raise Refused(self.caller, f"asks {self.name} for labels, which are no column of its table")
         if self.sent_labels is None:  # asked again, the same ones: the mean of several would have less noise
             self.release("the labels")
-            train = self._labels[~self._is_test]
-            noisy = data.noisy_labels(train, self._config, self._loss, self._num_classes, self.noise_rng("labels"))
+            train, test = self._labels[~self._is_test], self._labels[self._is_test]
+            drawn, settings = self.noise_rng("labels"), (self._config, self._loss, self._num_classes)
+            noisy = data.noisy_labels(train, *settings, drawn)
             self.sent_labels = messages.Labels(noisy, self._is_test, self._num_classes)
+            self.test_labels = np.zeros(len(self._labels), dtype=noisy.dtype)
+            self.test_labels[self._is_test] = data.noisy_labels(test, *settings, drawn)
         return self.sent_labels
 
     @remote(caller=SERVER, only="joiners", once=True)
@@ -244,9 +249,13 @@ class TableClient(JoinMember, MaskedTable):
 
     @remote(caller=SERVER, only="joiners", at_most=2)
     async def receive_test_rows(self, test_rows: messages.TestRows) -> None:
-        """Take the own row of each joined test row."""
-        if not self._is_test[test_rows.rows].all():
+        """Take the own row of each joined test row: every row that is said to be in the test join, and no other."""
+        rows, counts, joined = test_rows.rows, self.counts, self.joined
+        if len(rows) and not (rows.min() >= 0 and rows.max() < len(self._is_test) and self._is_test[rows].all()):
             raise Refused(self.caller, f"would score rows of {self.name} that are not kept for the test")
+        in_test = joined.test if joined is not None else () if counts is None else np.flatnonzero(counts.in_test)
+        if not np.array_equal(np.unique(rows), np.unique(in_test)):
+            raise Refused(self.caller, f"would score other rows of {self.name} than those of the test join")
         self.test_rows = test_rows
 
     # --- training ---
@@ -350,18 +359,28 @@ class TableClient(JoinMember, MaskedTable):
 
     @remote(caller=SERVER, only="joiners", at_most=lambda config: config.most_rounds + 1)
     async def score(self, outputs: messages.TestOutputs) -> messages.Score:
-        """Score outputs against the own test labels, which have no noise and never leave."""
+        """Score outputs of the server's making against the own test labels, under label_dp against noisy ones.
+
+        Labels without noise would be told: a few sums over outputs that are chosen well spell one label each. Of the
+        noisy ones, drawn once, any number of scores tells no more than they do.
+        """
         if self.test_rows is None or not len(self.test_rows.rows):
             return messages.Score(0.0, 0.0, 0, np.zeros(0))
-        y_N, h_NC, loss = self._labels[self.test_rows.rows], outputs.values, self._loss
+        rows, noise, h_NC, loss = self.test_rows.rows, self._config.label_dp, outputs.values, self._loss
+        if noise is not None and self.sent_labels is None:
+            raise Refused(self.caller, f"asks {self.name} for scores before the labels, whose noise these have")
+        y_N = (self._labels if noise is None else self.test_labels)[rows]
         self.is_listed = not len(outputs.counts)
         if len(outputs.counts):  # of a join that is not listed: the loss is squared
-            sums = score_means(h_NC[:, 0], y_N, outputs.counts, outputs.spread)
-            known = sums if self._config.label_dp is None else np.zeros(0)
-            return messages.Score(float(sums[2]), float(sums[2]) / 2, int(outputs.counts.sum()), known)
+            sums, count = score_means(h_NC[:, 0], y_N, outputs.counts, outputs.spread), int(outputs.counts.sum())
+            if noise is None:
+                return messages.Score(float(sums[2]), float(sums[2]) / 2, count, sums)
+            total = algorithm.unbiased_squares(float(sums[2]), count, noise)
+            return messages.Score(total, total / 2, count, np.zeros(0))
+        if noise is not None:
+            return messages.Score(*algorithm.unbiased_score(loss, h_NC, y_N, noise), len(y_N), np.zeros(0))
         total, mean = algorithm.score_rows(loss, h_NC, y_N), algorithm.mean_loss(loss, h_NC, y_N)
-        tally = algorithm.tally_rows(loss, h_NC, y_N, outputs.ranks) if self._config.label_dp is None else np.zeros(0)
-        return messages.Score(total, mean * len(y_N), len(y_N), tally)
+        return messages.Score(total, mean * len(y_N), len(y_N), algorithm.tally_rows(loss, h_NC, y_N, outputs.ranks))
 
     @remote(caller=DRIVER, at_most=lambda config: int(config.measures_alone))
     async def measure_alone(self) -> messages.TestScore:

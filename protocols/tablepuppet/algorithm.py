@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from fedactors.data.values import allocate, blocks_of, is_large, read_only
+from fedactors.privacy.mechanisms import kept_label_share
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -132,6 +133,36 @@ def score_rows(loss: Loss, h_NC: Array, y_N: NDArray[Any]) -> float:
     if loss == "logistic":
         return float(np.count_nonzero((h_NC[:, 0] > 0) == (y_N > 0.5)))
     return float(np.count_nonzero(np.argmax(h_NC, axis=1) == y_N))
+
+
+def unbiased_score(loss: Loss, h_NC: Array, y_N: NDArray[Any], deviation: float) -> tuple[float, float]:
+    """Return the sum of squared errors, or how many are right, and the sum of losses, without the bias of label noise.
+
+    Of numbers the noise adds its variance to each squared error. A class is kept with probability p and becomes each
+    other one with q: of a score s(y) of classes, ``(s(y) - q sum_c s(c)) / (p - q)`` has the mean that labels without
+    noise have. What no score can be is cut.
+    """
+    count = len(y_N)
+    if loss == "squared":
+        total = unbiased_squares(score_rows(loss, h_NC, y_N), count, deviation)
+        return total, total / 2
+    num_classes = max(h_NC.shape[1], 2)
+    kept = kept_label_share(num_classes, deviation)
+    other = (1 - kept) / (num_classes - 1)
+    told = max(kept - other, 1e-9)
+    right = (score_rows(loss, h_NC, y_N) - other * count) / told
+    of_first = mean_loss(loss, h_NC, np.zeros_like(y_N))
+    if loss == "logistic":
+        of_all = of_first + mean_loss(loss, h_NC, np.ones_like(y_N))
+    else:  # each is the logarithm of a sum over classes, less the class's own output
+        of_all = num_classes * (of_first + float(np.mean(h_NC[:, 0]))) - float(np.mean(h_NC.sum(axis=1)))
+    summed = (mean_loss(loss, h_NC, y_N) - other * of_all) * count / told
+    return min(max(right, 0.0), float(count)), max(summed, 0.0)
+
+
+def unbiased_squares(total: float, count: int, deviation: float) -> float:
+    """Return a sum of squared errors without what label noise adds to it."""
+    return max(total - count * deviation**2, 0.0)
 
 
 def tally_rows(loss: Loss, h_NC: Array, y_N: NDArray[Any], ranks_N: NDArray[np.integer[Any]]) -> Array:

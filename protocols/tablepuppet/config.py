@@ -119,9 +119,10 @@ class TablePuppetConfig:
     server_in: str | None = None
     """Table whose first client also hosts the server (Section 3); an independent server if none."""
     secure_aggregation: bool = False
-    """Whether the server sees only the sum of the tables' predictions, under masks; for three tables or more of one
-    partition each. Joined rows that differ in one table only still tell its differences: a warning says how many."""
-    secure_range: float = Field(default=100.0, gt=0, le=1e9)
+    """Whether a server that follows the protocol sees only the sum of the tables' predictions, under masks; for three
+    tables or more of one partition each. Joined rows that differ in one table only still tell its differences: a
+    warning says how many."""
+    secure_range: float = Field(default=100.0, gt=0, le=1e6)
     """Largest absolute prediction under masks; the error of a sum over M tables is at most M^2 2^-32 times that."""
     label_dp: float | None = Field(default=None, gt=0)
     """Standard deviation lambda of the Laplace noise on labels (paper: 0.5); none adds no noise."""

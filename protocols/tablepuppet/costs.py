@@ -12,7 +12,7 @@ Privacy: labels have a mechanism of their own (Eq. 25). Noise in theta covers on
 has a row in every table, so for one of these all lines of all tables compose (`fedactors.privacy.accounting`).
 Predictions h = f(theta; T) read the table again and are *not* covered by the noise in theta: who sees theta and h
 solves for the rows (`fedactors.auditing.attacks`). They need their own clipping, noise and budget; sums under masks
-(`secure_aggregation`) hide whose part of a sum is whose, and bound nothing.
+(`secure_aggregation`) hide whose part of a sum is whose from a server that follows the protocol, and bound nothing.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ def _labels(config: TablePuppetConfig, released: Released) -> PrivacyRecord:
         epsilon=epsilon,
         uncovered=uncovered,
         covered=not uncovered,
-        note="one label replaced; sums of residuals and test scores come after it, or are the label owner's own",
+        note="one label replaced, of a training or a test row; sums of residuals and test scores come after it",
     )
 
 

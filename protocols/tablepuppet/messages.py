@@ -48,7 +48,7 @@ class Agreement:
     reveals="the label of each training row, after label noise if label_dp is set; which rows are kept for the test",
 )
 class Labels:
-    """Labels of the training rows in row order, and which rows (n) are test rows, whose labels stay."""
+    """Labels of the training rows in row order, and which rows (n) are test rows, whose labels show in scores."""
 
     train: NDArray[Any]
     is_test: NDArray[np.bool_]
@@ -183,8 +183,9 @@ class TestOutputs:
 
 
 @message(
-    reveals="the sum of squared errors, or how many were right; without label_dp also sums over the test labels: of "
-    "them, their squares and absolute errors, or counts and the sum of ranks by class"
+    reveals="the sum of squared errors, or how many were right, under label_dp of labels that were noised once; "
+    "without it also sums over the test labels: of them, their squares and absolute errors, or counts and the sum of "
+    "ranks by class"
 )
 class Score:
     """What the outputs scored, and their loss: sums over `count` joined test rows."""
@@ -193,7 +194,7 @@ class Score:
     loss: float
     count: int
     tally: Floats
-    """What `algorithm.tally_rows` gives; nothing under label_dp, whose test labels no further count should tell of."""
+    """What `algorithm.tally_rows` gives; nothing under label_dp, whose noise would bias it."""
 
 
 @message(reveals="every feature of every row that joins")
@@ -311,7 +312,7 @@ def protections(config: TablePuppetConfig) -> tuple[Protection, ...]:
     """Return which protection is on."""
     given = config.algorithm == "centralised"
     summed = (
-        "the server reads the sum of the tables' predictions only"
+        "a server that follows the protocol reads the sum of the tables' predictions only"
         if config.secure_aggregation
         else "each table's are read"
     )
@@ -322,7 +323,7 @@ def protections(config: TablePuppetConfig) -> tuple[Protection, ...]:
         noise = "theta is noised, predictions are not: these read the rows again"
     else:
         noise = "every feature is given away" if given else "theta and predictions leave as they are"
-    labels = "training labels are noised once; those of test rows show in scores"
+    labels = "labels are noised once, those of test rows, too, by which outputs are scored"
     facts = "rows are encoded by declared facts alone"
     if config.label_dp is None:
         labels = "the server is sent the training labels"
@@ -343,8 +344,9 @@ def left_open(config: TablePuppetConfig, purpose: str) -> tuple[str, ...]:
     if not config.secure_aggregation:
         return ()
     return (
-        "the server says which of your rows is in which sum: of two sums with the same rows of the others, the "
-        "difference is of yours alone",
+        "masks hold against a server that follows the protocol: it says which of your rows is in which sum and what "
+        "each table learns, so one that lies lets the others add zeros, or the same twice, and reads your predictions, "
+        "from which your rows follow; noise (prediction_noise) alone limits that",
     )
 
 

@@ -146,7 +146,9 @@ def test_noisy_labels_are_charged_as_often_as_they_were_drawn(
     _, records, _ = execute(reproducible=False, model=model, algorithm="rfl-sgd-v", label_dp=0.8, **words)
     record = records["orders", "Labels"]
     *values, rows = drawn
-    assert values == [-rows * (1 if model == "linear" else 2)]  # a number each, or one for each class
+    width = 1 if model == "linear" else 2  # a number each, or one for each class
+    assert len(values) == 2  # of the training rows and of the test rows, once each
+    assert (values[0], sum(values)) == (-rows * width, 1000 * width)
     assert record.touched == 1
     assert record.epsilon == pytest.approx((1 if model == "linear" else 2) * math.sqrt(2) / 0.8)
 

@@ -108,12 +108,13 @@ class OrderCenter(ContainerCenter, SummingCenter):
         """Refuse steps of another size than the schedule's.
 
         Raises:
-            Refused: they are larger than the approved ones, or go the other way.
+            Refused: they are larger than the approved ones, smaller, or go the other way.
         """
-        most = RATE_LIMITS[1] if self._config.algorithm == "fedsa" else 1.0
-        if not 0 < rate_factor <= most:
+        lower, upper = RATE_LIMITS if self._config.algorithm == "fedsa" else (1.0, 1.0)
+        least = lower * self._config.smallest_rate * (1 - 1e-9)
+        if not least <= rate_factor <= upper:
             said = f"orders {self.name} to train at {rate_factor:g} times the step size"
-            raise Refused(self.caller, f"{said}; approved: above 0, at most {most:g} (schedule)")
+            raise Refused(self.caller, f"{said}; approved: {least:g} to {upper:g} (schedule)")
 
     @remote(caller=DATA_CENTER, only="adder", unbounded="ends what was ordered")
     async def withdraw(self, withdrawal: messages.Withdrawal) -> None:
@@ -444,7 +445,7 @@ class RoundExchange(Exchange):
         if set(self.called) - set(self.results):
             return
         self.called, self._is_settling = [], True
-        found = await self._sums.mean() if self._config.secure_aggregation else self._combined()
+        found = await self._sums.mean(self.parameters_P) if self._config.secure_aggregation else self._combined()
         if found is not None:
             self.parameters_P = await self._distil(found) if self._method.distils else found
             self.parameters_P.setflags(write=False)

@@ -101,9 +101,9 @@ def test_a_lost_center_leaves_its_sum_to_the_others(monkeypatch):
     )
     mean, found = secure_sums.RoundSums.mean, []
 
-    async def keep(self):
+    async def keep(self, start):
         members = tuple(self.centers.members)
-        found.append((self.centers._caller.clock.now(), members, await mean(self)))
+        found.append((self.centers._caller.clock.now(), members, await mean(self, start)))
         return found[-1][2]
 
     monkeypatch.setattr(secure_sums.RoundSums, "mean", keep)
@@ -135,12 +135,12 @@ def test_an_exchange_that_asks_twice_of_other_centers_is_refused(monkeypatch):
     """The difference of two sums over one round is a center's model, be it weighted otherwise."""
     mean, found = secure_sums.RoundSums.mean, []
 
-    async def twice(self):
-        await mean(self)
+    async def twice(self, start):
+        await mean(self, start)
         self.centers.on_loss = "drop"
         self.centers.leave("virginia")
         found.append("asked again")
-        return await mean(self)
+        return await mean(self, start)
 
     monkeypatch.setattr(secure_sums.RoundSums, "mean", twice)
     with pytest.raises(FedactorsError, match="were summed before, among others"):
@@ -212,5 +212,5 @@ def test_where_there_is_no_sum_to_hide_in_it_says_so(words, line):
 
 
 def test_a_range_that_is_too_small_is_named():
-    with pytest.raises(BadInput, match=r"secure_range: 1e-06 is too small for a model of "):
+    with pytest.raises(BadInput, match=r"secure_range: 1e-06 is too small for a change of "):
         play(config_of(secure_aggregation=True, secure_range=1e-6))

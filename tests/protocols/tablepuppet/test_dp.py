@@ -19,6 +19,7 @@ from protocols.tablepuppet import local_solvers
 from protocols.tablepuppet.actors import TableClient
 from protocols.tablepuppet.config import TablePuppetConfig
 from protocols.tablepuppet.data import load_data
+from protocols.tablepuppet.messages import DuplicateCounts
 from protocols.tablepuppet.messages import TestRows as RowsOfTest
 from protocols.tablepuppet.run import run
 
@@ -153,13 +154,17 @@ def test_the_noise_of_a_run_is_that_of_its_steps():
 
 
 def test_only_rows_kept_for_the_test_are_scored(monkeypatch):
-    """Labels that leave are noisy under label_dp; scores of single rows would tell them without the noise."""
+    """Scores of single rows, or of rows that the query does not join, would tell their labels."""
     monkeypatch.setattr(TableClient, "caller", "server")
     monkeypatch.setattr(TableClient, "name", "orders")
     client = object.__new__(TableClient)
-    client._is_test = np.array([True, False, True])
+    client._is_test, client.joined = np.array([True, False, True, True]), None
+    client.counts = DuplicateCounts(np.zeros(4, int), np.array([True, False, True, False]), 1, 1, np.zeros(0))
     with pytest.raises(Refused, match="server: would score rows of orders that are not kept for the test"):
         client.receive_test_rows(RowsOfTest(np.array([0, 1]))).send(None)
+    for others in ([0, 2, 3], [0], []):
+        with pytest.raises(Refused, match="server: would score other rows of orders than those of the test join"):
+            client.receive_test_rows(RowsOfTest(np.array(others, int))).send(None)
     with pytest.raises(StopIteration):
         client.receive_test_rows(RowsOfTest(np.array([0, 2, 2]))).send(None)
 

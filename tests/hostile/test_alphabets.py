@@ -1,0 +1,163 @@
+"""What a sum under masks tells where each part is one of a few values, times a weight that all know."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedactors.api import simulate
+from fedactors.cli.sites import describe
+from fedactors.errors import BadInput, FedactorsError
+from fedactors.federation.approval import make_proposal
+from fedactors.plugins import find_protocol
+from fedactors.secure_sums.actors import COARSEST, SecureSums
+from fedactors.secure_sums.primitives import FixedPoint
+from protocols.horizontal import algorithm
+from protocols.horizontal.actors import ClientProcess, HorizontalServer
+from protocols.horizontal.messages import Change
+from protocols.nebulafl.baselines import secure_sums
+from protocols.nebulafl.baselines.actors import OrderCenter
+from protocols.nebulafl.config import NebulaFLConfig
+from protocols.nebulafl.messages import RoundResult
+from tests.federation.world import BANK, CLINIC, SHOP, World
+
+pytestmark = pytest.mark.slow
+SITES = {
+    "num_clients": 3, "secure_aggregation": True, "on_party_loss": "stop", "model": "linear", "num_rounds": 2,
+    "evaluate_every": 4, "local_baseline": False,
+}  # fmt: skip
+CENTERS = {
+    "algorithm": "fedavg-hierarchical", "num_centers": 3, "num_containers": 3, "active_per_center": 1,
+    "duration": 9000, "num_rounds": 2, "secure_aggregation": True, "on_party_loss": "stop",
+}  # fmt: skip
+
+
+def run(protocol: str, **words: Any) -> None:
+    usual = SITES if protocol == "horizontal" else {**find_protocol("nebulafl").smoke, **CENTERS}
+    simulate(protocol, seed=1, **{**usual, **words})
+
+
+@pytest.mark.parametrize("protocol", ["horizontal", "nebulafl"])
+def test_no_sum_is_of_single_steps_of_adam(protocol: str) -> None:
+    """The first step is plus or minus the step size: the sum would be of eight values, one for all sites' signs."""
+    with pytest.raises(
+        BadInput, match=r"optimizer: adam is not allowed with secure_aggregation where a .* takes 1 steps"
+    ):
+        run(protocol, optimizer="adam", batch_size=100_000, local_epochs=1)
+
+
+def test_changes_that_are_few_places_of_large_parameters_tell_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server adds a large number to all biases of a softmax: what training changes is a few of their last places."""
+    large, sums, made = np.float32(262_144), [], []
+    total, train, orders = SecureSums.total, algorithm.train, HorizontalServer._orders
+
+    async def listen(self: SecureSums, parts: Any, point: Any, work: Any) -> Any:
+        found = await total(self, parts, point, work)
+        sums.append(found[0])
+        return found
+
+    def keep(*args: Any, **more: Any) -> Any:
+        found = train(*args, **more)
+        made.append((found.weight, found.change[-10:].astype(np.float64)))
+        return found
+
+    def lifted(self: HorizontalServer, round: int) -> Any:
+        found = orders(self, round)
+        model_P = next(iter(found.values())).parameters.copy()
+        model_P[-10:] += large
+        return {name: replace(order, parameters=model_P) for name, order in found.items()}
+
+    monkeypatch.setattr(SecureSums, "total", listen)
+    monkeypatch.setattr(algorithm, "train", keep)
+    monkeypatch.setattr(HorizontalServer, "_orders", lifted)
+    run("horizontal", num_rounds=4)
+    spacing, found = float(np.spacing(large)), [one for one in sums if one.size > 50]
+    counts_G3 = np.array(list(itertools.product(range(-20, 21), repeat=3)))
+    told = right = 0
+    for number, sum_P in enumerate(found):
+        weights, changes_3C = zip(*made[3 * number : 3 * number + 3], strict=True)
+        possible_G = counts_G3 @ (np.array(weights) / sum(weights)) * spacing
+        for bias in range(10):
+            fits_G = np.abs(possible_G - sum_P[-13:-3][bias]) < 6e-8
+            told += bool(fits_G.any())
+            if fits_G.any():
+                guess_3 = counts_G3[fits_G][(counts_G3[fits_G] ** 2).sum(axis=1).argmin()]
+                right += bool((guess_3 == np.rint([change[bias] / spacing for change in changes_3C])).all())
+    assert len(found) == 4
+    assert right <= 4  # of 40, where nothing is added at random 34
+
+
+def test_what_is_added_at_random_is_no_more_than_one_place() -> None:
+    start = np.array([1.0, -3.0, 0.0], np.float32)
+    change = Change(1, 2.0, 0.0, np.array([1e-3, 2e-3, 1e-3], np.float32), np.zeros(0, np.float32))
+    order: Any = type("Order", (), {"parameters": start, "control": np.zeros(0, np.float32)})
+    grain = algorithm.grains(change, 8.0, order, 1.0)
+    assert grain.tolist() == [*(0.25 * np.spacing(np.array([1.001, 3.0, 1e-3], np.float32))), 0.0, 0.0, 0.0]
+    nobody = replace(change, num_clients=0)
+    assert not algorithm.grains(nobody, 8.0, order, 1.0).any()
+
+
+@pytest.mark.parametrize(
+    ("factor", "said"),
+    [
+        (1e5, r"a step of the sum's grid is .* of its numbers; approved: 0.0001 at most: .* smaller secure_range"),
+        (0.1, "that all together weigh"),
+    ],
+    ids=["too large", "too small"],
+)
+@pytest.mark.parametrize(("protocol", "kind"), [("horizontal", ClientProcess), ("nebulafl", OrderCenter)])
+def test_no_total_makes_the_grid_of_a_sum_coarse(
+    monkeypatch: pytest.MonkeyPatch, protocol: str, kind: Any, factor: float, said: str
+) -> None:
+    """Of a total that is told too large the own numbers would be few steps, between which the server reads."""
+    honest = kind.take_weight
+
+    @functools.wraps(honest)
+    async def told(self: Any, total: Any) -> None:
+        await honest(self, replace(total, value=total.value * factor))
+
+    monkeypatch.setattr(kind, "take_weight", told)
+    with pytest.raises(FedactorsError, match=said):
+        run(protocol)
+
+
+def test_the_grid_of_ordinary_runs_is_fine_enough() -> None:
+    for number, share in ((3, 0.01), (20, 0.005), (100, 0.01)):
+        assert FixedPoint(limit=10.0, num_clients=number).steps_per_unit * share > 2 / COARSEST
+
+
+def test_what_a_center_adds_follows_from_no_place_of_the_orders_model() -> None:
+    start = np.full(3, 1234.5, np.float32)
+    result = RoundResult("oregon", 1, 10, 1, start)
+    assert secure_sums.summand(result, start, 0.25, 100.0).tolist() == [0.0, 0.0, 0.0, 25.0]
+
+
+def test_no_center_trains_at_a_rate_below_the_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a rate of nearly nothing the exchange would choose what each center adds."""
+    honest = OrderCenter.start_round
+
+    @functools.wraps(honest)
+    async def told(self: Any, order: Any) -> None:
+        await honest(self, replace(order, rate_factor=1e-300))
+
+    monkeypatch.setattr(OrderCenter, "start_round", told)
+    with pytest.raises(FedactorsError, match="to train at 1e-300 times the step size; approved: 1 to 1"):
+        run("nebulafl")
+    stepped = NebulaFLConfig(schedule="step", decay_every=10, decay_factor=0.1)
+    assert stepped.smallest_rate == pytest.approx(0.1)
+    assert NebulaFLConfig(schedule="cosine").smallest_rate == pytest.approx(0.5 * (1 - np.cos(np.pi / 20)))
+
+
+def test_what_sums_of_adaptive_steps_tell_is_shown(tmp_path: Any) -> None:
+    world = World(tmp_path, (BANK, SHOP, CLINIC))
+    for words, is_said in (({}, True), ({"optimizer": "sgd"}, False)):
+        settings = {"on_party_loss": "stop", "secure_aggregation": True, **words}
+        data = f"{BANK}=patients,{SHOP}=cases,{CLINIC}=cured"
+        made = make_proposal(world.folder(BANK), find_protocol("horizontal"), settings, data, None)
+        said = describe(world.folder(SHOP), made)["left_open"]
+        assert any(one.startswith("steps of adam and adamw are nearly") for one in said) == is_said
