@@ -69,7 +69,7 @@ def test_so_do_a_sites_actors_in_processes_of_its_own_ray() -> None:
     host: Any = object.__new__(ray_hosting.RayActorHost)
     gate = SimpleNamespace(book={})
     host._boundary, host._call_timeout, host._proxies = SimpleNamespace(gate=gate, unawaited=None), 1.0, {}
-    host._ask, host._join = ask, join
+    host._ask, host._join, host._package, host._source = ask, join, "protocols.horizontal", ""
     spec = ActorSpec(SecureSummand, "shop", (("shop", "bank", "clinic"),), {}, Resources())
 
     async def spawned() -> RayContext:
@@ -103,9 +103,9 @@ def test_so_many_rows_as_are_approved_are_trained_on() -> None:
 
 
 def renamed(schemas: Schemas, source: str) -> Schemas:
-    """Return schemas in which a table has none of its columns."""
-    told = {name: Schema(("none",), ("integer",)) if name == source else one for name, one in schemas.by_source.items()}
-    return Schemas(told)
+    """Return schemas in which a table has one column more than it has."""
+    one = schemas.by_source[source]
+    return Schemas({**schemas.by_source, source: Schema(("none", *one.columns), ("integer", *one.kinds))})
 
 
 @pytest.mark.slow
