@@ -84,7 +84,6 @@ $(VENV)/.installed: pyproject.toml
 
 $(VENV)/.installed-dev: pyproject.toml
 	$(call install,'.[dev]')
-	@$(PIP) --no-deps 'torchvision>=0.24' # whose data sets need none of its operators: it could bring another torch
 	@touch $(VENV)/.installed
 
 # pip's own words fill screens, and its silence lasts minutes; who prints the dots ends with the shell that installs

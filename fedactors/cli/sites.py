@@ -674,7 +674,7 @@ def describe(folder: SiteFolder, proposal: Proposal) -> dict[str, Any]:
         "config": spell_infinities(as_dict(config)),  # as it is read, with what the proposal leaves out
         "hosts": dict(folder.federation.hosts),
         "most": vars(proposal.limits.within(folder.policy.limits, folder.name)),
-        "own_budget": _own_budget(folder, proposal, config),
+        "site_budget": _budget_of_site(folder, proposal, config),
         "federation_version": folder.federation.version,
         "continuations": num_continuations(folder, proposal),
         "most_continuations": folder.policy.continuations,
@@ -686,7 +686,7 @@ def describe(folder: SiteFolder, proposal: Proposal) -> dict[str, Any]:
     }
 
 
-def _own_budget(folder: SiteFolder, proposal: Proposal, config: Any) -> dict[str, Any] | None:
+def _budget_of_site(folder: SiteFolder, proposal: Proposal, config: Any) -> dict[str, Any] | None:
     """Return what a run would take of the budget of the site's data, and what is left of it; None: they have none."""
     from fedactors.federation.approval import has_quorum
     from fedactors.federation.site_folder import taken_before
@@ -734,10 +734,11 @@ def _print_proposal(shown: dict[str, Any], say: Callable[[str], object] = say) -
     say(f"actors without data: {hosts or 'at ' + shown['coordinator']}")
     limits = ", ".join(f"{name} {most:g}" for name, most in shown["most"].items() if most is not None)
     say(f"it may take of this machine: {limits or 'what it likes: neither it nor policy.limits says how much'}")
-    if (own := shown["own_budget"]) is not None:
-        takes, budget, left = (Amount(**own[key]) for key in ("takes", "budget", "left"))
-        counts = "; ALL OF THAT COUNTS IF THE RUN BREAKS OFF" if own["counts_whole"] else ""
-        say(f"it takes at most {takes} of your privacy budget of data.{own['data']}, {budget}: {left} is left{counts}")
+    if (charged := shown["site_budget"]) is not None:
+        takes, budget, left = (Amount(**charged[key]) for key in ("takes", "budget", "left"))
+        counts = "; ALL OF THAT COUNTS IF THE RUN BREAKS OFF" if charged["counts_whole"] else ""
+        of_data = f"your privacy budget of data.{charged['data']}, {budget}"
+        say(f"it takes at most {takes} of {of_data}: {left} is left{counts}")
     if others := [f"{site} {Amount(**one)}" for site, one in shown["budget"].items() if site != shown["site"]]:
         say(f"of the budgets of others it takes at most: {', '.join(others)}")
     say(f"what all sites draw alike follows from seed {shown['seed']}, which {shown['coordinator']} proposes")

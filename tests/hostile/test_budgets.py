@@ -207,8 +207,8 @@ def test_what_a_run_takes_of_a_budget_is_shown_and_a_policy_bounds_it(tmp_path: 
     keep_proposal(folder, asked)
     lines: list[str] = []
     _print_proposal(describe(folder, asked), lambda text: lines.append(str(text)))
-    (own,) = [line for line in lines if "your privacy budget" in line]
-    assert own == (
+    (said_of_it,) = [line for line in lines if "your privacy budget" in line]
+    assert said_of_it == (
         "it takes at most epsilon 59.875 at delta 0.000777 of your privacy budget of data.orders, epsilon 60 at delta "
         "0.001: epsilon 59.875 at delta 0.00099 is left; ALL OF THAT COUNTS IF THE RUN BREAKS OFF"
     )
@@ -216,7 +216,7 @@ def test_what_a_run_takes_of_a_budget_is_shown_and_a_policy_bounds_it(tmp_path: 
     assert any("seed 123456789" in line for line in lines)
     page = SiteSource(folder.path).show(asked.run)
     assert page is not None
-    assert own in page.text
+    assert said_of_it in page.text
 
     file.write_text(file.read_text() + "\n[policy]\nbudget_per_run = { epsilon = 2.0, delta = 1e-3 }\n")
     said = "shop: policy.budget_per_run: epsilon 59.875 at delta 0.000777 is not allowed"

@@ -117,7 +117,7 @@ def test_labels_and_splits_that_do_not_fit(tmp_path, nodes, told):
         ({**BANK, "features": np.ones((6, 0))}, "features of bank: an empty block"),
         ({**BANK, "features": np.ones(6)}, "features of bank: "),
         ({**BANK, "features": np.full((6, 2), np.nan)}, "features of bank: values that are not finite"),
-        ({**BANK, "features": np.full((6, 2), 1e300)}, "features of bank: values that are not finite"),
+        ({**BANK, "features": np.full((6, 2), 1e300)}, "features of bank: column 0: values are infinite in single"),
         ({**BANK, "features": np.array([["a"] * 2] * 6)}, "features of bank: type"),
         ({**BANK, "edges": np.array([[0, 6], [1, 2]])}, "edges of bank: node 6 is not allowed: nodes are 0 to 5"),
         ({**BANK, "edges": np.array([[0, -1], [1, 2]])}, "edges of bank: node -1"),

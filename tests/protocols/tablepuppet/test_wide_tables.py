@@ -8,7 +8,7 @@ import scipy.sparse
 from fedactors.config import build
 from fedactors.data.layouts.vertical import stated
 from fedactors.data.party_rows import SparseRows
-from fedactors.data.query import Feature
+from fedactors.data.query import Feature, FeatureTypeError
 from protocols.tablepuppet import data, local_solvers
 from protocols.tablepuppet.config import TablePuppetConfig
 from tests.protocols.tablepuppet.test_run import execute, in_memory
@@ -122,8 +122,10 @@ def test_a_table_that_would_not_fit_as_a_dense_one_has_the_size_of_what_it_holds
 def test_a_category_that_facts_lack_gives_zeros():
     features = [Feature(column="card", encoding="one_hot", kind="text")]
     facts = data.declared_facts(["card=" + "|".join(f"c{i:03d}" for i in range(80))], features, None)
-    x = data.design_matrix(pa.table({"card": ["c003", "other", None]}), features, facts, False)
+    x = data.design_matrix(pa.table({"card": ["c003", "other"]}), features, facts, False)
     assert isinstance(x, SparseRows)
     dense = np.asarray(x)
     assert np.flatnonzero(dense[0]).tolist() == [3]
-    assert not dense[1:].any()
+    assert not dense[1].any()
+    with pytest.raises(FeatureTypeError, match="card is missing in 1 of 2 rows"):
+        data.design_matrix(pa.table({"card": ["c003", None]}), features, facts, False)
