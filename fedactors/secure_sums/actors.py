@@ -66,8 +66,7 @@ from fedactors.secure_sums.protocol import EXACT, SecureSumClient, SecureSumErro
 
 SECRET_BYTES = 32
 COARSEST = 1e-4
-"""Of a client's own numbers, a step of a sum's grid at most: what training changes is larger. With three clients it is
-1e-7, with a hundred 5e-5."""
+"""Of a client's own numbers, a step of a sum's grid at most: what training changes is larger. See `coarsest`."""
 _ADDERS = (SERVER, DATA_CENTER)
 F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
 
@@ -139,6 +138,15 @@ class SumMembers:
         """Restore what `state_dict` returned; which sums the client was in after that snapshot is not known."""
         self.last = tuple(state["last"])
         self.stay()
+
+
+def coarsest(num_clients: int) -> float:
+    """Return what a step of a sum's grid may be of a client's own numbers, for so many clients.
+
+    The grid gets coarser with the square of their number (with equal weights). So does the bound from 20 on, where the
+    others' roundings at random, a step each, hide on which side of a step one client's number fell.
+    """
+    return COARSEST * max(1.0, (num_clients / 20) ** 2)
 
 
 class SecureSummand(Client):
@@ -250,10 +258,10 @@ class SecureSummand(Client):
         if not total >= weight:
             raise Refused(self.caller, f"tells {self.name}, which weighs {weight:g}, that all together weigh {total:g}")
         step = total / weight / point.steps_per_unit if weight > 0 else 0.0
-        if not step <= COARSEST:
+        if not step <= coarsest(point.num_clients):
             said = f"tells {self.name} a weight of all by which a step of the sum's grid is {step:.2g} of its numbers"
             remedy = "many sites, or few rows, need a smaller secure_range"
-            raise Refused(self.caller, f"{said}; approved: {COARSEST:g} at most: {remedy}")
+            raise Refused(self.caller, f"{said}; approved: {coarsest(point.num_clients):.2g} at most: {remedy}")
 
     def heard(self, endpoint: str, *told: Any) -> bytes:
         """Remember what all clients are told alike, before it changes what they add up; return a digest of it.

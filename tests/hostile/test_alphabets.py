@@ -15,7 +15,7 @@ from fedactors.cli.sites import describe
 from fedactors.errors import BadInput, FedactorsError
 from fedactors.federation.approval import make_proposal
 from fedactors.plugins import find_protocol
-from fedactors.secure_sums.actors import COARSEST, SecureSums
+from fedactors.secure_sums.actors import SecureSums, coarsest
 from fedactors.secure_sums.primitives import FixedPoint
 from protocols.horizontal import algorithm
 from protocols.horizontal.actors import ClientProcess, HorizontalServer
@@ -127,8 +127,8 @@ def test_no_total_makes_the_grid_of_a_sum_coarse(
 
 
 def test_the_grid_of_ordinary_runs_is_fine_enough() -> None:
-    for number, share in ((3, 0.01), (20, 0.005), (100, 0.01)):
-        assert FixedPoint(limit=10.0, num_clients=number).steps_per_unit * share > 2 / COARSEST
+    for number, share in ((3, 0.01), (20, 0.005), (100, 0.002), (200, 0.001), (1000, 0.0005)):
+        assert FixedPoint(limit=10.0, num_clients=number).steps_per_unit * share > 2 / coarsest(number)
 
 
 def test_what_a_center_adds_follows_from_no_place_of_the_orders_model() -> None:
