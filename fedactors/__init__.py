@@ -25,11 +25,11 @@ if TYPE_CHECKING:
         Table,
         check_data,
         compare,
-        datasets,
         inspect,
+        list_datasets,
+        list_protocols,
         load_part,
         load_run,
-        protocols,
         run,
         settings,
         simulate,
@@ -62,7 +62,7 @@ __version__ = "0.1.0"
 
 _MODULES = {
     # use
-    "api": "run simulate sweep compare check_data inspect load_run load_part datasets protocols settings "
+    "api": "run simulate sweep compare check_data inspect load_run load_part list_datasets list_protocols settings "
     "Run Table Comparison Messages",
     "data.objects": "vertical horizontal relational graph",
     # write a protocol
@@ -123,14 +123,14 @@ __all__ = [
     "cluster",
     "compare",
     "config",
-    "datasets",
     "graph",
     "horizontal",
     "inspect",
+    "list_datasets",
+    "list_protocols",
     "load_part",
     "load_run",
     "message",
-    "protocols",
     "relational",
     "remote",
     "run",

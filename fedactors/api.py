@@ -60,8 +60,8 @@ def run(
     """Run a protocol and return the finished run.
 
     Args:
-        protocol: its name (see `protocols`), or a protocol of your own.
-        data: name of a data set (see `datasets`), path of a description of your own data, ``parties.toml``, or what
+        protocol: its name (see `list_protocols`), or a protocol of your own.
+        data: name of a data set (see `list_datasets`), path of a description of your own data, ``parties.toml``, or what
             `vertical`, `horizontal`, `relational` or `graph` made of objects; by default the protocol's own data set.
         runtime: ``ray``, or ``simulated`` for a virtual clock in this process.
         seed: decides everything that is random.
@@ -96,7 +96,7 @@ def simulate(
     """Run a protocol on a virtual clock, in this process.
 
     Args:
-        protocol: its name (see `protocols`), or a protocol of your own.
+        protocol: its name (see `list_protocols`), or a protocol of your own.
         data: as `run` takes it.
         seed: decides everything that is random.
         network: links between the parties' hosts; by default the protocol's. A text is the protocol's own setting of
@@ -654,7 +654,7 @@ def plan(
     """Recommend settings for your machines, links and topology, with estimated cost.
 
     Args:
-        protocol: which one; see `protocols`.
+        protocol: which one; see `list_protocols`.
         profiles: files (.toml or .json) that say what a party has.
         measure: let each party measure its machine and links instead, in a process of its own.
         aim: what is to cost the least: the model that reaches the ``target``, or an ``epoch``.
@@ -788,7 +788,7 @@ class Messages:
         return self.table._repr_html_()
 
 
-def protocols() -> Table:
+def list_protocols() -> Table:
     """Return the protocols that are installed: what each is for, its data layout, and the data sets that fit."""
     from fedactors.data.datasets.catalogue import catalogue
 
@@ -811,7 +811,7 @@ def protocols() -> Table:
     return Table(rows)
 
 
-def datasets() -> Table:
+def list_datasets() -> Table:
     """Return the named data sets: task, size, layouts, terms, and whether their files are here."""
     from fedactors.data.datasets.catalogue import catalogue, is_present
 

@@ -46,7 +46,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 import fedactors
-from fedactors.config import as_dict, build, parse_words, with_contents
+from fedactors.config import as_dict, build, parse_words, sources, with_contents
 from fedactors.data.datasets.catalogue import describe, find_file
 from fedactors.errors import BadInput, FedactorsError
 from fedactors.launch import check_data, load_data, make_runtime, resolve
@@ -264,7 +264,7 @@ def code_digest(protocol: Protocol) -> str:
     """Return the digest of the sources of fedactors and of the protocol's package (or its one module)."""
     digest = hashlib.sha256()
     for root in (Path(fedactors.__file__).parent, _home(protocol)):
-        for file in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
+        for file in sources(root) if root.is_dir() else [root]:
             digest.update(f"{file.relative_to(root.parent)}\n".encode())
             digest.update(file.read_bytes())
     return digest.hexdigest()

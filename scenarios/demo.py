@@ -28,11 +28,11 @@ from fedactors.runs.metrics import RunResult
 from fedactors.runtime.interface import Runtime
 from fedactors.runtime.ray import cluster
 from fedactors.scenario import Scenario
-from protocols.pubsub_vfl.algorithm import default_costs
-from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.data import load_data
-from protocols.pubsub_vfl.plugin import PROTOCOL
-from protocols.pubsub_vfl.run import run
+from fedactors.protocols.pubsub_vfl.algorithm import default_costs
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.protocols.pubsub_vfl.data import load_data
+from fedactors.protocols.pubsub_vfl.plugin import PROTOCOL
+from fedactors.protocols.pubsub_vfl.run import run
 
 SCENE = """\
 A bank knows who came back, a shop knows what they bought: neither shows the

@@ -8,9 +8,9 @@ from __future__ import annotations
 from fedactors.config import config
 from fedactors.plugins import Headline
 from fedactors.scenario import main
-from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.data import load_data
-from protocols.pubsub_vfl.run import run
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.protocols.pubsub_vfl.data import load_data
+from fedactors.protocols.pubsub_vfl.run import run
 
 
 @config

@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT))
 
 from fedactors.launch import launch, resolve  # noqa: E402
 from fedactors.options import RunOptions  # noqa: E402
-from protocols.horizontal.plugin import PROTOCOL  # noqa: E402
+from fedactors.protocols.horizontal.plugin import PROTOCOL  # noqa: E402
 
 METHODS = ("fedavg", "fedprox", "scaffold", "fedavgm", "fedadagrad", "fedadam", "fedyogi")
 TARGET = 0.85

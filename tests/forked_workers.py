@@ -71,7 +71,7 @@ def serve(address: str) -> None:
     import torch
 
     protocols = ROOT / "protocols"
-    actors = [f"protocols.{file.parent.name}.actors" for file in sorted(protocols.glob("*/actors.py"))]
+    actors = [f"fedactors.protocols.{file.parent.name}.actors" for file in sorted(protocols.glob("*/actors.py"))]
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
     while True:
         ready, _, _ = select.select([listener, sys.stdin], [], [])

@@ -52,13 +52,13 @@ def check(protocol: Protocol, words: dict[str, Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 def test_what_a_smoke_run_sends_is_declared(name: str) -> None:
-    check(resolve_address(f"protocols.{name}.plugin:PROTOCOL"), {})
+    check(resolve_address(f"fedactors.protocols.{name}.plugin:PROTOCOL"), {})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 def test_what_every_method_sends_is_declared(name: str) -> None:
-    protocol = resolve_address(f"protocols.{name}.plugin:PROTOCOL")
+    protocol = resolve_address(f"fedactors.protocols.{name}.plugin:PROTOCOL")
     tried = [*methods(protocol), *SETTINGS[name]]
     assert len(tried) >= 4
     for words in tried:
@@ -66,7 +66,7 @@ def test_what_every_method_sends_is_declared(name: str) -> None:
 
 
 def test_an_undeclared_type_is_seen() -> None:
-    protocol = resolve_address("protocols.horizontal.plugin:PROTOCOL")
+    protocol = resolve_address("fedactors.protocols.horizontal.plugin:PROTOCOL")
     config = build(protocol.Config, protocol.smoke)
     assert undeclared(protocol, config, {"Smuggled", "steal()", "Introduction", "introduce()"}) == {
         "Smuggled",

@@ -19,7 +19,7 @@ from fedactors.messages import ledger
 from fedactors.options import RunOptions
 from fedactors.privacy.accounting import PrivacyRecord
 from fedactors.runs.metrics import Summary
-from protocols.glasu.plugin import PROTOCOL
+from fedactors.protocols.glasu.plugin import PROTOCOL
 from tests.bad_inputs import world
 
 pytestmark = pytest.mark.docs

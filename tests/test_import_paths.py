@@ -12,10 +12,10 @@ from fedactors.config import code_named_in, config, load_code
 from fedactors.errors import BadInput
 from fedactors.runs.folder import MANIFEST, RunFolder
 from fedactors.runtime import snapshots
-from protocols.horizontal.config import HorizontalConfig
-from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.data import load_data
-from protocols.nebulafl.serving import predict
+from fedactors.protocols.horizontal.config import HorizontalConfig
+from fedactors.protocols.nebulafl.config import NebulaFLConfig
+from fedactors.protocols.nebulafl.data import load_data
+from fedactors.protocols.nebulafl.serving import predict
 from tests.protocols.nebulafl import runs
 from tests.serving.predicting import predicted
 

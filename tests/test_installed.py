@@ -25,8 +25,7 @@ def binaries(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stranger")
     source = folder / "source"
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for name in ("fedactors", "protocols"):
-        shutil.copytree(ROOT / name, source / name, ignore=ignored)
+    shutil.copytree(ROOT / "fedactors", source / "fedactors", ignore=ignored)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "env")], check=True)
@@ -89,41 +88,44 @@ def test_a_new_scenario_runs(binaries, tmp_path):
     call(binaries, ["python", "mine.py", "--smoke", "--runtime", "simulated", "--quiet"], tmp_path)
 
 
-def test_a_users_package_called_protocols_is_named_in_one_line(binaries, tmp_path):
-    hiding = tmp_path / "protocols"
+def test_a_users_folder_called_protocols_hides_nothing(binaries, tmp_path):
+    (tmp_path / "protocols").mkdir()
+    (tmp_path / "protocols" / "__init__.py").write_text("")
+    words = ["python", "-m", "fedactors", "run", "mtcd", "--smoke", "--runtime", "simulated", "--quiet"]
+    call(binaries, words, tmp_path)
+    listed = json.loads(call(binaries, ["fedactors", "list", "--format", "json"], tmp_path))
+    assert [entry["name"] for entry in listed["protocols"] if entry["error"]] == []
+
+
+def test_a_users_package_that_hides_a_plugin_is_named_in_one_line(binaries, tmp_path):
+    hiding = tmp_path / "secure_mean"
     hiding.mkdir()
     (hiding / "__init__.py").write_text("")
     for start in (["fedactors"], ["python", "-m", "fedactors"]):
-        done = attempt(binaries, [*start, "run", "mtcd", "--smoke", "--runtime", "simulated"], tmp_path)
+        done = attempt(binaries, [*start, "run", "secure-mean", "--smoke", "--runtime", "simulated"], tmp_path)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.splitlines() == [
-            f"fedactors: protocol mtcd: {hiding} hides its module 'protocols.mtcd.plugin': "
+            f"fedactors: protocol secure-mean: {hiding} hides its module 'secure_mean.plugin': "
             "rename it, or start from another folder"
         ]
         text = call(binaries, [*start, "list"], tmp_path)
         (line,) = [line for line in text.splitlines() if str(hiding) in line]
-        assert line == f"{hiding} hides {', '.join(BUILT_IN)}: rename it, or start from another folder"
+        assert line == f"{hiding} hides secure-mean: rename it, or start from another folder"
         assert "BROKEN" not in text
-        assert "secure-mean" in text
         assert "breast-cancer" in text
     listed = json.loads(call(binaries, ["fedactors", "list", "--format", "json"], tmp_path))
-    assert {entry["name"] for entry in listed["protocols"] if str(hiding) in (entry["error"] or "")} == set(BUILT_IN)
+    assert [entry["name"] for entry in listed["protocols"] if str(hiding) in (entry["error"] or "")] == ["secure-mean"]
 
 
-def test_a_users_module_called_protocols_is_named_too(binaries, tmp_path):
-    (tmp_path / "protocols.py").write_text("")
-    done = attempt(binaries, ["fedactors", "run", "mtcd"], tmp_path)
+def test_a_users_module_that_hides_a_plugin_is_named_too(binaries, tmp_path):
+    (tmp_path / "secure_mean.py").write_text("")
+    done = attempt(binaries, ["fedactors", "run", "secure-mean"], tmp_path)
     assert done.returncode == 2
-    assert f"{tmp_path / 'protocols.py'} hides its module" in done.stderr
+    assert f"{tmp_path / 'secure_mean.py'} hides its module" in done.stderr
 
 
-def test_a_users_folder_called_protocols_hides_only_what_it_holds(binaries, tmp_path):
-    (tmp_path / "protocols" / "glasu").mkdir(parents=True)
-    (tmp_path / "protocols" / "glasu" / "__init__.py").write_text("")
-    (tmp_path / "protocols" / "mine.py").write_text("")
-    done = attempt(binaries, ["python", "-m", "fedactors", "run", "glasu"], tmp_path)
-    assert done.returncode == 2
-    assert f"{tmp_path / 'protocols' / 'glasu'} hides" in done.stderr
-    text = call(binaries, ["python", "-m", "fedactors", "list"], tmp_path)
-    assert "glasu hides glasu: rename" in text
-    assert "\nmtcd " in text
+def test_the_wheel_installs_one_package(binaries):
+    (facts,) = binaries.parent.glob("lib/*/site-packages/fedactors-*.dist-info")
+    assert facts.joinpath("top_level.txt").read_text().split() == ["fedactors"]
+    names = {line.partition("/")[0] for line in facts.joinpath("RECORD").read_text().splitlines()}
+    assert {name for name in names if not name.startswith(("fedactors-", ".."))} == {"fedactors"}

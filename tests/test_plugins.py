@@ -78,10 +78,10 @@ def test_parts_follow_from_the_files_of_the_package():
     facts = {
         field.name: getattr(LAZY, field.name) for field in dataclasses.fields(LAZY) if not field.name.endswith("_at")
     }
-    protocol = LazyProtocol(**{**facts, "package": "protocols.mtcd"})
+    protocol = LazyProtocol(**{**facts, "package": "fedactors.protocols.mtcd"})
     assert protocol.Config.__name__ == "MtcdConfig"
-    assert protocol.run.__module__ == "protocols.mtcd.run"
-    assert protocol.messages.__name__ == "protocols.mtcd.messages"
+    assert protocol.run.__module__ == "fedactors.protocols.mtcd.run"
+    assert protocol.messages.__name__ == "fedactors.protocols.mtcd.messages"
     assert (protocol.measure, protocol.load_new) == (None, None)  # no such file, no such attribute
     assert protocol.plan is not None
     assert dataclasses.replace(protocol, plan_at="").plan is None

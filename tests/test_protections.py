@@ -88,7 +88,7 @@ def test_the_command_shows_them_first(capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.parametrize(("kind", "settings"), [("magic", ()), ("noise", ("no_such_setting",))])
 def test_what_a_plugin_makes_up_is_an_error(monkeypatch: pytest.MonkeyPatch, kind: str, settings: tuple[str]) -> None:
-    from protocols.horizontal import messages
+    from fedactors.protocols.horizontal import messages
 
     made = (Protection(kind=kind, settings=settings, on=True, means="everything"),)
     monkeypatch.setattr(messages, "protections", lambda config: made)

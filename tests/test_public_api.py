@@ -21,8 +21,8 @@ ROOT = Path(__file__).parents[1]
 PUBLIC = """
     Actor ActorGroup BadInput Client Comparison Costs DataCenter DataMissing Diverged FedactorsError FederatedRuntime
     HostCapacity Link Messages Network ParameterServer PartyFailed PartyLost Protocol RayRuntime Ref Refused Resources
-    Rounds Run RunResult Server SimulatedRuntime Stopped Table Work check_data cluster compare config datasets graph
-    horizontal inspect load_part load_run message protocols relational remote run settings simulate sweep vertical
+    Rounds Run RunResult Server SimulatedRuntime Stopped Table Work check_data cluster compare config graph
+    horizontal inspect list_datasets list_protocols load_part load_run message relational remote run settings simulate sweep vertical
     wire_type
 """
 SMALL = {"num_rounds": 2, "num_clients": 4}
@@ -235,8 +235,8 @@ def test_sweep_and_compare(run):
 
 
 def test_what_there_is():
-    assert "pubsub-vfl" in fedactors.protocols()["name"]
-    assert "breast-cancer" in fedactors.datasets()["name"]
+    assert "pubsub-vfl" in fedactors.list_protocols()["name"]
+    assert "breast-cancer" in fedactors.list_datasets()["name"]
     assert "num_epochs" in fedactors.settings("pubsub-vfl")["name"]
     messages = fedactors.inspect("pubsub-vfl", num_epochs=3)
     assert messages.messages

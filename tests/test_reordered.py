@@ -40,7 +40,7 @@ def hold_up(monkeypatch: pytest.MonkeyPatch):
 
 
 def play(name: str, words: dict[str, Any], faults: dict[str, float] | None = None) -> dict[str, Any]:
-    protocol = resolve_address(f"protocols.{name}.plugin:PROTOCOL")
+    protocol = resolve_address(f"fedactors.protocols.{name}.plugin:PROTOCOL")
     config = build(protocol.Config, {**protocol.smoke, **words})
     runtime = SimulatedRuntime(seed=0, reproducible_noise=True, faults=faults)
     data = load_data(protocol, config, protocol.default_data, 0)
@@ -66,7 +66,7 @@ def test_calls_of_a_smoke_run_arrive_in_any_order(hold_up, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 def test_calls_of_every_method_arrive_in_any_order(hold_up, name: str) -> None:
-    protocol = resolve_address(f"protocols.{name}.plugin:PROTOCOL")
+    protocol = resolve_address(f"fedactors.protocols.{name}.plugin:PROTOCOL")
     for words in [*methods(protocol), *SETTINGS[name]]:
         check(hold_up, name, words, 1)
 

@@ -292,11 +292,11 @@ def _sweep_line(group: dict[str, Any], keys: list[str], shown: list[str]) -> lis
 
 def list_command(args: argparse.Namespace) -> int:
     """Print the protocols found, the data sets, and which fit which."""
-    from fedactors.api import datasets, protocols
+    from fedactors.api import list_datasets, list_protocols
 
-    found = list(protocols())
+    found = list(list_protocols())
     if args.format == "json":
-        print_json({"protocols": [_entry(one) for one in found], "datasets": list(datasets())})
+        print_json({"protocols": [_entry(one) for one in found], "datasets": list(list_datasets())})
         return 0
     rows = [
         [one["name"], one["partition"], one["problem"] or one["summary"]]
@@ -313,7 +313,7 @@ def list_command(args: argparse.Namespace) -> int:
     for package, names in hidden.items():
         say(f"{package} hides {', '.join(names)}: rename it, or start from another folder")
     say()
-    _print_datasets(datasets())
+    _print_datasets(list_datasets())
     return 0
 
 
@@ -555,12 +555,12 @@ def data_command(args: argparse.Namespace) -> int:
     if args.action == "list":
         if args.name is not None:
             raise BadInput(f"data list takes no name ({args.name!r} given)")
-        from fedactors.api import datasets
+        from fedactors.api import list_datasets
 
         if args.format == "json":
-            print_json({"datasets": list(datasets())})
+            print_json({"datasets": list(list_datasets())})
         else:
-            _print_datasets(datasets())
+            _print_datasets(list_datasets())
         return 0
     if args.name is None:
         raise BadInput("data fetch needs the name of a data set, see fedactors data list")

@@ -7,7 +7,7 @@ no code of the sender: it knows plain values, arrays of plain dtypes, and datacl
 that are already imported here.
 
 Frames and checkpoints hold stable names of classes, ``mtcd/Token``, which are no paths of Python's: a namespace and the
-class's own name. The namespace is the protocol (in ``protocols`` the folder's name, of a third party the package that
+class's own name. The namespace is the protocol (in ``fedactors.protocols`` the folder's name, of a third party the package that
 has a module `plugin`), ``fedactors``, else the class's module. A class may move to another file of its namespace. One
 that moves further, or gets another name, keeps the old one: ``@message(name="mtcd/Token", reveals=...)``. A script's
 classes are of ``__main__``.
@@ -80,10 +80,10 @@ def _default(cls: type) -> str:
     parts = module.split(".")
     if "<locals>" in cls.__qualname__:  # other functions have classes of that name, which is nobody's but theirs
         namespace = module
+    elif parts[:2] == ["fedactors", "protocols"] and len(parts) > 3:
+        namespace = parts[2]
     elif parts[0] == "fedactors":
         namespace = "fedactors"
-    elif parts[0] == "protocols" and len(parts) > 2:
-        namespace = parts[1]
     else:
         packages = (".".join(parts[:end]) for end in range(len(parts) - 1, 0, -1))
         namespace = next(filter(_has_plugin, packages), module)

@@ -28,13 +28,13 @@ from fedactors.runtime.rounds import Remedy
 from fedactors.secure_sums.actors import SecureSummand, in_turn
 from fedactors.secure_sums.messages import Masked
 from fedactors.secure_sums.protocol import SecureSumError
-from protocols.glasu import algorithm, backbones, messages, privacy, sampling
-from protocols.glasu.algorithm import ClientBatch, Inferred, Stale
-from protocols.glasu.backbones import Network, Parameters
-from protocols.glasu.config import GlasuConfig
-from protocols.glasu.data import AnyPart, blocks_of, check_degrees, load_client, renumber
-from protocols.glasu.messages import Floats
-from protocols.glasu.sampling import SampledLayer
+from fedactors.protocols.glasu import algorithm, backbones, messages, privacy, sampling
+from fedactors.protocols.glasu.algorithm import ClientBatch, Inferred, Stale
+from fedactors.protocols.glasu.backbones import Network, Parameters
+from fedactors.protocols.glasu.config import GlasuConfig
+from fedactors.protocols.glasu.data import AnyPart, blocks_of, check_degrees, load_client, renumber
+from fedactors.protocols.glasu.messages import Floats
+from fedactors.protocols.glasu.sampling import SampledLayer
 
 T = TypeVar("T")
 

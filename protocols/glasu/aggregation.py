@@ -29,12 +29,12 @@ from fedactors.actors.remote import DRIVER, remote
 from fedactors.errors import BadInput, PartyLost, Refused
 from fedactors.secure_sums.actors import SecureSums
 from fedactors.secure_sums.messages import Masked
-from protocols.glasu import messages, privacy, sampling
-from protocols.glasu.config import GlasuConfig
-from protocols.glasu.messages import Floats, Index
+from fedactors.protocols.glasu import messages, privacy, sampling
+from fedactors.protocols.glasu.config import GlasuConfig
+from fedactors.protocols.glasu.messages import Floats, Index
 
 if TYPE_CHECKING:
-    from protocols.glasu.actors import GraphClient
+    from fedactors.protocols.glasu.actors import GraphClient
 
 M = TypeVar("M")
 T = TypeVar("T")

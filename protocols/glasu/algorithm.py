@@ -26,8 +26,8 @@ from torch.nn import functional
 from fedactors.learning.network import on_device, to_device
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, optimizer_step
 from fedactors.privacy.mechanisms import clip_rows
-from protocols.glasu import sampling
-from protocols.glasu.backbones import (
+from fedactors.protocols.glasu import sampling
+from fedactors.protocols.glasu.backbones import (
     Network,
     Operator,
     Parameters,
@@ -41,8 +41,8 @@ from protocols.glasu.backbones import (
     operator,
     user_layer,
 )
-from protocols.glasu.data import ClientGraph
-from protocols.glasu.sampling import SampledLayer
+from fedactors.protocols.glasu.data import ClientGraph
+from fedactors.protocols.glasu.sampling import SampledLayer
 
 
 @dataclass(frozen=True)

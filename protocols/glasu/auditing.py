@@ -16,14 +16,14 @@ from fedactors.data.layouts.graph import GraphBlock
 from fedactors.data.layouts.vertical import Neighbour
 from fedactors.data.new_rows import actor_state
 from fedactors.messages.codec import wire_type
-from protocols.glasu import algorithm
-from protocols.glasu.backbones import Network
-from protocols.glasu.config import GlasuConfig
-from protocols.glasu.data import AnyPart, GraphSource, load_client, parts_of, read_blocks
-from protocols.glasu.messages import Floats
-from protocols.glasu.privacy import noise_of
-from protocols.glasu.sampling import IntArray
-from protocols.glasu.serving import best_of
+from fedactors.protocols.glasu import algorithm
+from fedactors.protocols.glasu.backbones import Network
+from fedactors.protocols.glasu.config import GlasuConfig
+from fedactors.protocols.glasu.data import AnyPart, GraphSource, load_client, parts_of, read_blocks
+from fedactors.protocols.glasu.messages import Floats
+from fedactors.protocols.glasu.privacy import noise_of
+from fedactors.protocols.glasu.sampling import IntArray
+from fedactors.protocols.glasu.serving import best_of
 
 
 @wire_type(eq=False)

@@ -23,8 +23,8 @@ from torch.nn import functional
 from fedactors.learning.models import ModelSpec, build_model, build_skeleton, check_size
 from fedactors.learning.network import on_device
 from fedactors.learning.user_models import check_model
-from protocols.glasu.config import GlasuConfig
-from protocols.glasu.sampling import Block
+from fedactors.protocols.glasu.config import GlasuConfig
+from fedactors.protocols.glasu.sampling import Block
 
 Backbone = Literal["gcn", "gat", "gcnii", "own"]
 Aggregation = Literal["average", "concatenation"]

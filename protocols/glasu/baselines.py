@@ -11,9 +11,9 @@ import numpy as np
 
 from fedactors.actors.context import Work
 from fedactors.actors.remote import DRIVER, remote
-from protocols.glasu import algorithm, sampling
-from protocols.glasu.actors import GraphClient
-from protocols.glasu.messages import Evaluation, Progress, Remarks, RoundOrder, Stamp, Targets
+from fedactors.protocols.glasu import algorithm, sampling
+from fedactors.protocols.glasu.actors import GraphClient
+from fedactors.protocols.glasu.messages import Evaluation, Progress, Remarks, RoundOrder, Stamp, Targets
 
 
 class LoneClient(GraphClient):

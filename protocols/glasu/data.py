@@ -30,8 +30,8 @@ from fedactors.data.layouts.graph import (
     graph,
 )
 from fedactors.errors import BadInput
-from protocols.glasu.config import GlasuConfig, SpecialCase
-from protocols.glasu.sampling import Adjacency, IntArray, adjacency
+from fedactors.protocols.glasu.config import GlasuConfig, SpecialCase
+from fedactors.protocols.glasu.sampling import Adjacency, IntArray, adjacency
 
 
 class GraphPart(Protocol):
@@ -111,7 +111,7 @@ def load_data(config: GlasuConfig, name: str | UserGraph, seed: int) -> GraphSou
 def _check_user_layer(config: GlasuConfig) -> None:
     """Check the user's layer at the widths that are known: of the lowest each client checks its own."""
     from fedactors.learning.user_models import check_name  # they load torch
-    from protocols.glasu.backbones import Network, check_layers
+    from fedactors.protocols.glasu.backbones import Network, check_layers
 
     check_name(config.user_layer)
     network = Network.of(config, num_features=config.hidden_size, num_classes=2, position=0)

@@ -21,7 +21,7 @@ from fedactors.messages.codec import message
 from fedactors.secure_sums.actors import MESSAGES
 
 if TYPE_CHECKING:
-    from protocols.glasu.config import GlasuConfig
+    from fedactors.protocols.glasu.config import GlasuConfig
 
 Floats = NDArray[np.floating[Any]]
 Index = NDArray[np.int64]

@@ -5,15 +5,15 @@ from __future__ import annotations
 from fedactors.plugins import Headline, LazyProtocol
 
 PROTOCOL = LazyProtocol(
-    "protocols.glasu",
+    "fedactors.protocols.glasu",
     name="glasu",
     summary="graph networks over vertically distributed graphs, with lazy aggregation and stale updates",
     problem="Node classification on a graph whose edges and features are split across organisations",
     partition="graph",
     default_data="blocks",
     headline=Headline(name="test/accuracy"),
-    neighbours_at="protocols.glasu.auditing:neighbours",
-    surface_at="protocols.glasu.auditing:surface",
+    neighbours_at="fedactors.protocols.glasu.auditing:neighbours",
+    surface_at="fedactors.protocols.glasu.auditing:surface",
     takes_nodes=True,
     party_loss=frozenset({"stop", "continue"}),
     default_party_loss="stop",

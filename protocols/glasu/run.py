@@ -17,12 +17,12 @@ from fedactors.privacy.accounting import budgets
 from fedactors.runs.metrics import RunResult
 from fedactors.runtime.interface import Costs, Runtime
 from fedactors.runtime.rounds import Remedy, Rounds, RunState, Watch
-from protocols.glasu.actors import GraphClient
-from protocols.glasu.aggregation import AggregationServer, mean
-from protocols.glasu.baselines import LoneClient
-from protocols.glasu.config import GlasuConfig
-from protocols.glasu.data import GraphSource, parts_of
-from protocols.glasu.messages import RoundOrder
+from fedactors.protocols.glasu.actors import GraphClient
+from fedactors.protocols.glasu.aggregation import AggregationServer, mean
+from fedactors.protocols.glasu.baselines import LoneClient
+from fedactors.protocols.glasu.config import GlasuConfig
+from fedactors.protocols.glasu.data import GraphSource, parts_of
+from fedactors.protocols.glasu.messages import RoundOrder
 
 SERVER = "server"
 _MOST_WAITS = 1000

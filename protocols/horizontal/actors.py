@@ -47,12 +47,12 @@ from fedactors.secure_sums.actors import SecureSummand, SecureSums, in_turn
 from fedactors.secure_sums.messages import Masked
 from fedactors.secure_sums.primitives import FixedPoint, count_point
 from fedactors.secure_sums.protocol import TooFewLeft
-from protocols.horizontal import algorithm, client_dp, messages
-from protocols.horizontal.algorithm import NOTHING, ServerModel
-from protocols.horizontal.config import HorizontalConfig
-from protocols.horizontal.data import check_code, model_spec
-from protocols.horizontal.messages import Floats
-from protocols.horizontal.standardisation import (
+from fedactors.protocols.horizontal import algorithm, client_dp, messages
+from fedactors.protocols.horizontal.algorithm import NOTHING, ServerModel
+from fedactors.protocols.horizontal.config import HorizontalConfig
+from fedactors.protocols.horizontal.data import check_code, model_spec
+from fedactors.protocols.horizontal.messages import Floats
+from fedactors.protocols.horizontal.standardisation import (
     Doubles,
     as_read,
     column_sums,

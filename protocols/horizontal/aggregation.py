@@ -31,7 +31,7 @@ from fedactors.learning.models import ModelSpec, code_name, find_code, fork_draw
 from fedactors.learning.network import local_mask
 from fedactors.runtime.snapshots import pack
 from fedactors.validation import first_line
-from protocols.horizontal.config import HorizontalConfig
+from fedactors.protocols.horizontal.config import HorizontalConfig
 
 Doubles = NDArray[np.float64]
 

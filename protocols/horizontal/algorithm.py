@@ -47,8 +47,8 @@ from fedactors.learning.network import local_mask, statistics_mask
 from fedactors.learning.user_models import user_metrics
 from fedactors.privacy.accounting import RecordPrivacy
 from fedactors.runtime.snapshots import Stateful
-from protocols.horizontal.aggregation import MODEL, robust_mean, user_step
-from protocols.horizontal.config import (
+from fedactors.protocols.horizontal.aggregation import MODEL, robust_mean, user_step
+from fedactors.protocols.horizontal.config import (
     ADAPTIVE,
     PLAIN_PASSES,
     PLAIN_ROWS,
@@ -57,7 +57,7 @@ from protocols.horizontal.config import (
     informative_rows,
     rows_per_step,
 )
-from protocols.horizontal.messages import Change, Floats, TrainOrder
+from fedactors.protocols.horizontal.messages import Change, Floats, TrainOrder
 
 Doubles = NDArray[np.float64]
 NOTHING = np.zeros(0)

@@ -35,9 +35,9 @@ from fedactors.privacy.accounting import CLIENT_PRESENCE, PrivacyRecord
 from fedactors.privacy.mechanisms import clip_rows
 from fedactors.secure_sums.primitives import FixedPoint
 from fedactors.secure_sums.protocol import noise_part
-from protocols.horizontal.algorithm import Doubles, ServerModel
-from protocols.horizontal.config import HorizontalConfig
-from protocols.horizontal.messages import Floats
+from fedactors.protocols.horizontal.algorithm import Doubles, ServerModel
+from fedactors.protocols.horizontal.config import HorizontalConfig
+from fedactors.protocols.horizontal.messages import Floats
 
 RELEASE = "clients' changes"
 """What the server's releases are called in an audit."""

@@ -13,8 +13,8 @@ from fedactors.learning.metrics import Task
 from fedactors.learning.models import ModelSpec, model_for, output_shape
 from fedactors.learning.network import local_entries
 from fedactors.learning.user_models import check_loss, check_metric, check_model
-from protocols.horizontal.aggregation import check_aggregation
-from protocols.horizontal.config import DEFAULT_CLIENTS, HorizontalConfig
+from fedactors.protocols.horizontal.aggregation import check_aggregation
+from fedactors.protocols.horizontal.config import DEFAULT_CLIENTS, HorizontalConfig
 
 
 def load_data(config: HorizontalConfig, name: str | HorizontalData, seed: int) -> HorizontalData:

@@ -17,7 +17,7 @@ from fedactors.inspection import Protection
 from fedactors.learning.optimizers import SIGNS_SHOW
 from fedactors.messages.codec import message
 from fedactors.secure_sums.actors import MESSAGES
-from protocols.horizontal.config import BY_ROWS, HorizontalConfig
+from fedactors.protocols.horizontal.config import BY_ROWS, HorizontalConfig
 
 Floats = NDArray[np.floating[Any]]
 
@@ -105,7 +105,7 @@ class Change:
 
 @message(reveals="the server's model, under noise; which of a site's clients are wanted; the clip norm, under noise")
 class PrivateOrder:
-    """Train from this model, clip and sum (`protocols.horizontal.client_dp`); parameters (P)."""
+    """Train from this model, clip and sum (`fedactors.protocols.horizontal.client_dp`); parameters (P)."""
 
     round: int
     clients: tuple[int, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedactors.plugins import Headline, LazyProtocol
 
 PROTOCOL = LazyProtocol(
-    "protocols.horizontal",
+    "fedactors.protocols.horizontal",
     name="horizontal",
     summary="plain horizontal methods: FedAvg, FedProx, SCAFFOLD, FedAvgM, FedAdagrad, FedAdam, FedYogi",
     problem="Horizontal FL: same features, different people at each site; a server averages the models",

@@ -21,13 +21,13 @@ from fedactors.data.new_rows import actor_state
 from fedactors.errors import BadInput
 from fedactors.learning.local_training import LocalTraining
 from fedactors.serving.parts import Part
-from protocols.horizontal import algorithm, client_dp
-from protocols.horizontal.algorithm import NOTHING
-from protocols.horizontal.config import HorizontalConfig
-from protocols.horizontal.data import sites_of
-from protocols.horizontal.run import SERVER
-from protocols.horizontal.serving import make_part
-from protocols.horizontal.standardisation import as_read
+from fedactors.protocols.horizontal import algorithm, client_dp
+from fedactors.protocols.horizontal.algorithm import NOTHING
+from fedactors.protocols.horizontal.config import HorizontalConfig
+from fedactors.protocols.horizontal.data import sites_of
+from fedactors.protocols.horizontal.run import SERVER
+from fedactors.protocols.horizontal.serving import make_part
+from fedactors.protocols.horizontal.standardisation import as_read
 
 
 def neighbours(

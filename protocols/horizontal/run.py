@@ -18,10 +18,10 @@ from fedactors.runs.metrics import RunResult
 from fedactors.runtime.interface import Costs, Runtime
 from fedactors.runtime.rounds import Remedy, Rounds, RunState, Watch
 from fedactors.secure_sums.primitives import FEWEST
-from protocols.horizontal.actors import ClientProcess, HorizontalServer
-from protocols.horizontal.config import HorizontalConfig
-from protocols.horizontal.data import sites_of
-from protocols.horizontal.messages import Progress, RoundOrder, Scores, SiteStatus
+from fedactors.protocols.horizontal.actors import ClientProcess, HorizontalServer
+from fedactors.protocols.horizontal.config import HorizontalConfig
+from fedactors.protocols.horizontal.data import sites_of
+from fedactors.protocols.horizontal.messages import Progress, RoundOrder, Scores, SiteStatus
 
 SERVER = "server"
 

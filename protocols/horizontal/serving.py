@@ -25,9 +25,9 @@ from fedactors.serving.predictions import (
     predict_sites,
     site_part,
 )
-from protocols.horizontal.config import HorizontalConfig
-from protocols.horizontal.data import model_spec
-from protocols.horizontal.run import SERVER
+from fedactors.protocols.horizontal.config import HorizontalConfig
+from fedactors.protocols.horizontal.data import model_spec
+from fedactors.protocols.horizontal.run import SERVER
 
 
 def make_part(config: HorizontalConfig, state: ActorState) -> Part:

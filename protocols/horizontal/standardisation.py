@@ -28,8 +28,8 @@ from fedactors.data.values import blocks_of
 from fedactors.errors import BadInput
 from fedactors.secure_sums.messages import mask_stream
 from fedactors.secure_sums.primitives import LongIntegers
-from protocols.horizontal.config import HorizontalConfig
-from protocols.horizontal.messages import Floats
+from fedactors.protocols.horizontal.config import HorizontalConfig
+from fedactors.protocols.horizontal.messages import Floats
 
 Doubles = NDArray[np.float64]
 _FRACTION = 128

@@ -43,8 +43,8 @@ from fedactors.errors import Refused
 from fedactors.privacy.accounting import PrivacyRecord
 from fedactors.secure_sums.actors import SecureSummand, in_turn
 from fedactors.secure_sums.messages import Masked
-from protocols.mtcd import messages
-from protocols.mtcd.algorithm import (
+from fedactors.protocols.mtcd import messages
+from fedactors.protocols.mtcd.algorithm import (
     NUM_PROBES,
     Rows,
     Task,
@@ -55,12 +55,12 @@ from protocols.mtcd.algorithm import (
     point_of,
     summand,
 )
-from protocols.mtcd.config import MtcdConfig
-from protocols.mtcd.data import PartyRows, PublicPart
-from protocols.mtcd.message_compression import Estimates, Transforms, releases_of, unpack
-from protocols.mtcd.messages import seal_of
-from protocols.mtcd.privacy import uncovered
-from protocols.mtcd.roaming import next_client, walk_seed
+from fedactors.protocols.mtcd.config import MtcdConfig
+from fedactors.protocols.mtcd.data import PartyRows, PublicPart
+from fedactors.protocols.mtcd.message_compression import Estimates, Transforms, releases_of, unpack
+from fedactors.protocols.mtcd.messages import seal_of
+from fedactors.protocols.mtcd.privacy import uncovered
+from fedactors.protocols.mtcd.roaming import next_client, walk_seed
 
 _PROBED_BATCHES = 10
 """Mini-batches whose largest norm settles the step size."""

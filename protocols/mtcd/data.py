@@ -32,10 +32,10 @@ from fedactors.data.values import as_type
 from fedactors.errors import BadInput
 from fedactors.learning.user_models import check_name
 from fedactors.messages.codec import wire_type
-from protocols.mtcd.algorithm import LinearBlock
-from protocols.mtcd.config import MtcdConfig, require_relaxed_protocol
-from protocols.mtcd.messages import Labels
-from protocols.mtcd.objective import check_data
+from fedactors.protocols.mtcd.algorithm import LinearBlock
+from fedactors.protocols.mtcd.config import MtcdConfig, require_relaxed_protocol
+from fedactors.protocols.mtcd.messages import Labels
+from fedactors.protocols.mtcd.objective import check_data
 
 Array = NDArray[Any]
 GENERATED = "synthetic"
@@ -348,7 +348,7 @@ class PartyRows:
         self._input_shape = features["train"].shape[1:]
         if self._config.problem != "network":
             return LinearBlock(self._config, features, labels, weights_N)
-        from protocols.mtcd.networks import NetworkBlock
+        from fedactors.protocols.mtcd.networks import NetworkBlock
 
         return NetworkBlock(self._config, self.client, features, labels, self._part.num_classes, weights_N)
 

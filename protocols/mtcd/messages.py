@@ -26,7 +26,7 @@ from fedactors.messages.compression import Encoded
 from fedactors.secure_sums.actors import MESSAGES
 
 if TYPE_CHECKING:
-    from protocols.mtcd.config import MtcdConfig
+    from fedactors.protocols.mtcd.config import MtcdConfig
 
 FloatArray = NDArray[np.floating]
 _ONE_COLUMN = "; of a client with one column, that column times a number"

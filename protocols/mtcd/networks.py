@@ -34,8 +34,8 @@ from fedactors.learning.network import (
     to_device,
 )
 from fedactors.learning.user_models import check_model
-from protocols.mtcd.algorithm import Rows, Task, aggregate, some
-from protocols.mtcd.config import MtcdConfig
+from fedactors.protocols.mtcd.algorithm import Rows, Task, aggregate, some
+from fedactors.protocols.mtcd.config import MtcdConfig
 
 Array = NDArray[Any]
 _MODELS = {"mlp": "mlp", "resnet18": "narrow-resnet18", "multi-view-cnn": "view-cnn"}

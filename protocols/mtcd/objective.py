@@ -19,7 +19,7 @@ from scipy.special import expit
 
 from fedactors.data.values import are_finite
 from fedactors.errors import BadInput
-from protocols.mtcd.config import MtcdConfig
+from fedactors.protocols.mtcd.config import MtcdConfig
 
 Array = NDArray[np.float64]
 quiet_divergence = np.errstate(over="ignore", invalid="ignore")

@@ -8,7 +8,7 @@ PUBLISHED = {"acceleration": False, "walk": "lazy", "num_rounds": 100}
 """The paper's method, which the published comparison measured."""
 
 PROTOCOL = LazyProtocol(
-    "protocols.mtcd",
+    "fedactors.protocols.mtcd",
     name="mtcd",
     summary="tokens between peers, with and without a server (multi-token coordinate descent)",
     problem="Vertical FL between peers: each talks to its neighbours only, with or without a server",

@@ -20,9 +20,9 @@ from fedactors.data.layouts.vertical import Neighbour, VerticalData, replaced_ro
 from fedactors.data.new_rows import actor_state
 from fedactors.errors import BadInput
 from fedactors.privacy.mechanisms import clip_and_noise
-from protocols.mtcd.config import MtcdConfig
-from protocols.mtcd.data import MtcdData, PartyRows, part_of
-from protocols.mtcd.serving import theta_0_of
+from fedactors.protocols.mtcd.config import MtcdConfig
+from fedactors.protocols.mtcd.data import MtcdData, PartyRows, part_of
+from fedactors.protocols.mtcd.serving import theta_0_of
 
 Array = NDArray[Any]
 _MOST_ROWS = 2000
@@ -107,7 +107,7 @@ def row_losses(config: MtcdConfig, z_NE: Array, theta_0: Array, labels_N: Array,
 
         from fedactors.learning.models import task_loss
         from fedactors.learning.network import Model
-        from protocols.mtcd.networks import fusion_spec
+        from fedactors.protocols.mtcd.networks import fusion_spec
 
         fusion = Model(fusion_spec(config, num_classes), theta_0)
         output = torch.from_numpy(fusion.output(np.maximum(z_NE, 0.0)))

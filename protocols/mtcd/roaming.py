@@ -31,8 +31,8 @@ from fedactors.errors import BadInput
 from fedactors.messages.codec import wire_type
 from fedactors.network import topology
 from fedactors.validation import shown
-from protocols.mtcd.config import MtcdConfig
-from protocols.mtcd.messages import Links
+from fedactors.protocols.mtcd.config import MtcdConfig
+from fedactors.protocols.mtcd.messages import Links
 
 Clusters = tuple[tuple[int, ...], ...]
 _MASK = (1 << 64) - 1

@@ -20,9 +20,9 @@ from fedactors.actors.groups import ActorGroup, settle, started, surviving_loss
 from fedactors.actors.remote import CLIENT, DRIVER, remote
 from fedactors.errors import CallTimeout, PartyLost, Refused
 from fedactors.secure_sums.actors import SecureSums
-from protocols.mtcd import messages
-from protocols.mtcd.actors import SealingServer, ServedParty, TokenClient
-from protocols.mtcd.algorithm import (
+from fedactors.protocols.mtcd import messages
+from fedactors.protocols.mtcd.actors import SealingServer, ServedParty, TokenClient
+from fedactors.protocols.mtcd.algorithm import (
     NUM_PROBES,
     LinearHead,
     batch_rows,
@@ -32,11 +32,11 @@ from protocols.mtcd.algorithm import (
     point_of,
     safe_step,
 )
-from protocols.mtcd.config import MtcdConfig
-from protocols.mtcd.data import GeneratedData, ImageData, weights_of
-from protocols.mtcd.message_compression import Estimates, Transforms, unpack
-from protocols.mtcd.messages import seal_of
-from protocols.mtcd.roaming import Issue, Roaming, RoamingPlan
+from fedactors.protocols.mtcd.config import MtcdConfig
+from fedactors.protocols.mtcd.data import GeneratedData, ImageData, weights_of
+from fedactors.protocols.mtcd.message_compression import Estimates, Transforms, unpack
+from fedactors.protocols.mtcd.messages import seal_of
+from fedactors.protocols.mtcd.roaming import Issue, Roaming, RoamingPlan
 
 _log = logging.getLogger(__name__)
 _PROBE_MARGIN = 1.1
@@ -120,7 +120,7 @@ class GatheringServer(SealingServer):
         if self._config.problem != "network":
             self._head: Any = LinearHead(self._config, self.labels, self.weights)
         else:
-            from protocols.mtcd.networks import NetworkHead
+            from fedactors.protocols.mtcd.networks import NetworkHead
 
             self._head = NetworkHead(self._config, self.labels, self._num_classes, self.weights)
         if self.theta_0 is None:

@@ -32,10 +32,10 @@ from fedactors.serving.predictions import (
     TopHolder,
     predict_vertical,
 )
-from protocols.mtcd import messages
-from protocols.mtcd.algorithm import point_of
-from protocols.mtcd.config import MtcdConfig
-from protocols.mtcd.data import MtcdData, PublicPart, part_of
+from fedactors.protocols.mtcd import messages
+from fedactors.protocols.mtcd.algorithm import point_of
+from fedactors.protocols.mtcd.config import MtcdConfig
+from fedactors.protocols.mtcd.data import MtcdData, PublicPart, part_of
 
 Array = NDArray[Any]
 SERVER = "server"
@@ -53,7 +53,7 @@ def make_part(config: MtcdConfig, party: str, state: ActorState) -> Part:
     if rows["num_classes"] > 1:
         task = "binary" if config.problem != "network" else "multiclass"
     if config.problem == "network":
-        from protocols.mtcd.networks import bottom_spec
+        from fedactors.protocols.mtcd.networks import bottom_spec
 
         bottom = bottom_spec(config, tuple(rows["input_shape"]))
     else:
@@ -83,7 +83,7 @@ def make_part(config: MtcdConfig, party: str, state: ActorState) -> Part:
 
 
 def _top_spec(config: MtcdConfig, num_classes: int) -> ModelSpec:
-    from protocols.mtcd.networks import fusion_spec
+    from fedactors.protocols.mtcd.networks import fusion_spec
 
     return fusion_spec(config, num_classes)
 

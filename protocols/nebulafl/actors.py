@@ -24,14 +24,14 @@ from fedactors.data.layouts.horizontal import HorizontalPart, reading_of, rows_k
 from fedactors.errors import BadInput
 from fedactors.learning.local_training import weighted_mean
 from fedactors.learning.network import find_device
-from protocols.nebulafl import messages
-from protocols.nebulafl.algorithm import Floats, rotation_partners
-from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.containers import ContainerCenter, RunMembers, check_speaker
-from protocols.nebulafl.hardware import Bill, Rental
-from protocols.nebulafl.scheduler import Assignment, Request
-from protocols.nebulafl.staleness import CenterModels, RotationTimer
-from protocols.nebulafl.training import Model, Trained, evaluate, initial_parameters, run_model, train, train_batched
+from fedactors.protocols.nebulafl import messages
+from fedactors.protocols.nebulafl.algorithm import Floats, rotation_partners
+from fedactors.protocols.nebulafl.config import NebulaFLConfig
+from fedactors.protocols.nebulafl.containers import ContainerCenter, RunMembers, check_speaker
+from fedactors.protocols.nebulafl.hardware import Bill, Rental
+from fedactors.protocols.nebulafl.scheduler import Assignment, Request
+from fedactors.protocols.nebulafl.staleness import CenterModels, RotationTimer
+from fedactors.protocols.nebulafl.training import Model, Trained, evaluate, initial_parameters, run_model, train, train_batched
 
 AUDITOR = "auditor"
 EVALUATION = "evaluation"

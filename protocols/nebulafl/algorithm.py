@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.learning.local_training import blend, weighted_mean
-from protocols.nebulafl.config import ResourcePolicy
+from fedactors.protocols.nebulafl.config import ResourcePolicy
 
 Floats = NDArray[np.float32]
 Numbers = NDArray[np.float64]

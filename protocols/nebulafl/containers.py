@@ -23,9 +23,9 @@ from fedactors.errors import Refused
 from fedactors.learning.network import find_device
 from fedactors.messages.codec import wire_type
 from fedactors.privacy.accounting import PrivacyRecord
-from protocols.nebulafl import messages
-from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.training import LeaseBook, Trainings, begin_training, job_key, run_model, train, train_batched
+from fedactors.protocols.nebulafl import messages
+from fedactors.protocols.nebulafl.config import NebulaFLConfig
+from fedactors.protocols.nebulafl.training import LeaseBook, Trainings, begin_training, job_key, run_model, train, train_batched
 
 _log = logging.getLogger(__name__)
 

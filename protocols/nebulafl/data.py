@@ -30,8 +30,8 @@ from fedactors.learning.network import num_values, train_mode
 from fedactors.learning.user_models import check_loss, check_metric, check_model
 from fedactors.network.links import HostCapacity
 from fedactors.validation import check_keys, first_line, number_of, party_name, shown
-from protocols.nebulafl.config import EXAMPLES, NebulaFLConfig
-from protocols.nebulafl.hardware import Catalogue, HardwareType, InterCenterLink, InterCenterNetwork
+from fedactors.protocols.nebulafl.config import EXAMPLES, NebulaFLConfig
+from fedactors.protocols.nebulafl.hardware import Catalogue, HardwareType, InterCenterLink, InterCenterNetwork
 
 _TRIED = 2
 """Samples of a step that is tried."""
@@ -327,7 +327,7 @@ def _capacities(tree: Mapping[str, Any], nodes: set[str], source: str) -> dict[s
 
 def _tree(given: str, kind: str) -> Mapping[str, Any]:
     if given in EXAMPLES:
-        text = files("protocols.nebulafl").joinpath("examples", given, f"{kind}.toml").read_text("utf-8")
+        text = files("fedactors.protocols.nebulafl").joinpath("examples", given, f"{kind}.toml").read_text("utf-8")
         return tomllib.loads(text)
     if "\n" not in given:
         raise BadInput(f"{kind}: {shown(given)} is no example ({', '.join(EXAMPLES)}), and no file is opened here")

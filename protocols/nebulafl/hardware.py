@@ -20,7 +20,7 @@ from fedactors.errors import BadInput
 from fedactors.messages.ledger import CLIENT_SERVER
 from fedactors.network.links import LOCAL, HostCapacity, Link, Network
 from fedactors.runtime.snapshots import Stateful
-from protocols.nebulafl.messages import CenterBill
+from fedactors.protocols.nebulafl.messages import CenterBill
 
 SECONDS_PER_HOUR = 3600.0
 

@@ -17,7 +17,7 @@ from fedactors.inspection import Protection
 from fedactors.learning.optimizers import SIGNS_SHOW
 from fedactors.messages.codec import message
 from fedactors.secure_sums.actors import MESSAGES
-from protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
+from fedactors.protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
 
 Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.integer[Any]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedactors.plugins import Headline, LazyProtocol
 
 PROTOCOL = LazyProtocol(
-    "protocols.nebulafl",
+    "fedactors.protocols.nebulafl",
     name="nebulafl",
     summary="asynchronous learning over several data centers that rotate their models, with hardware, WAN and money",
     problem="Horizontal FL across clouds or regions, where links and rented machines cost time and money",

@@ -13,10 +13,10 @@ from fedactors.data.layouts.horizontal import HorizontalData, rows_key, rows_of
 from fedactors.data.layouts.vertical import Neighbour
 from fedactors.data.new_rows import actor_state
 from fedactors.learning.local_training import weighted_mean
-from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.data import containers_of, read_catalogue
-from protocols.nebulafl.serving import make_part
-from protocols.nebulafl.training import noise_of, run_model, steps_of, train
+from fedactors.protocols.nebulafl.config import NebulaFLConfig
+from fedactors.protocols.nebulafl.data import containers_of, read_catalogue
+from fedactors.protocols.nebulafl.serving import make_part
+from fedactors.protocols.nebulafl.training import noise_of, run_model, steps_of, train
 
 
 def neighbours(config: NebulaFLConfig, data: HorizontalData, party: str, count: int, seed: int) -> Sequence[Neighbour]:

@@ -27,13 +27,13 @@ from fedactors.messages.ledger import INTER_DATA_CENTER, Total
 from fedactors.runs.metrics import RunResult
 from fedactors.runtime.interface import Costs, Runtime
 from fedactors.runtime.rounds import Remedy, Rounds, RunState
-from protocols.nebulafl import messages
-from protocols.nebulafl.actors import AUDITOR, EVALUATION, Auditor, MeanExchange, NebulaCenter
-from protocols.nebulafl.baselines.actors import DISTILLATION, FlatExchange, OrderCenter, RoundExchange
-from protocols.nebulafl.baselines.secure_sums import UNMASKING
-from protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
-from protocols.nebulafl.containers import Container, RunMembers
-from protocols.nebulafl.data import (
+from fedactors.protocols.nebulafl import messages
+from fedactors.protocols.nebulafl.actors import AUDITOR, EVALUATION, Auditor, MeanExchange, NebulaCenter
+from fedactors.protocols.nebulafl.baselines.actors import DISTILLATION, FlatExchange, OrderCenter, RoundExchange
+from fedactors.protocols.nebulafl.baselines.secure_sums import UNMASKING
+from fedactors.protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
+from fedactors.protocols.nebulafl.containers import Container, RunMembers
+from fedactors.protocols.nebulafl.data import (
     catalogue_for,
     center_part,
     containers_of,
@@ -42,8 +42,8 @@ from protocols.nebulafl.data import (
     read_network,
     said_throughput,
 )
-from protocols.nebulafl.hardware import Catalogue
-from protocols.nebulafl.training import TRAINING, model_spec, run_model
+from fedactors.protocols.nebulafl.hardware import Catalogue
+from fedactors.protocols.nebulafl.training import TRAINING, model_spec, run_model
 
 _log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.runtime.snapshots import Stateful
-from protocols.nebulafl.algorithm import (
+from fedactors.protocols.nebulafl.algorithm import (
     Floats,
     Mask,
     Numbers,
@@ -29,8 +29,8 @@ from protocols.nebulafl.algorithm import (
     run_time,
     selection_probabilities,
 )
-from protocols.nebulafl.config import Rules
-from protocols.nebulafl.hardware import HardwarePool, HardwareType
+from fedactors.protocols.nebulafl.config import Rules
+from fedactors.protocols.nebulafl.hardware import HardwarePool, HardwareType
 
 
 @dataclasses.dataclass

@@ -25,10 +25,10 @@ from fedactors.serving.predictions import (
     predict_sites,
     site_part,
 )
-from protocols.nebulafl.actors import AUDITOR
-from protocols.nebulafl.algorithm import master_model
-from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.training import model_spec
+from fedactors.protocols.nebulafl.actors import AUDITOR
+from fedactors.protocols.nebulafl.algorithm import master_model
+from fedactors.protocols.nebulafl.config import NebulaFLConfig
+from fedactors.protocols.nebulafl.training import model_spec
 
 
 def make_part(config: NebulaFLConfig, party: str, state: ActorState) -> Part | None:

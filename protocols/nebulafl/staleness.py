@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from fedactors.runtime.snapshots import Stateful
-from protocols.nebulafl.algorithm import (
+from fedactors.protocols.nebulafl.algorithm import (
     SHIFT,
     Floats,
     master_model,
@@ -15,7 +15,7 @@ from protocols.nebulafl.algorithm import (
     stellar_decay,
     version_gap,
 )
-from protocols.nebulafl.config import PlanetRule
+from fedactors.protocols.nebulafl.config import PlanetRule
 
 
 @dataclasses.dataclass

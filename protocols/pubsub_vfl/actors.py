@@ -59,11 +59,11 @@ from fedactors.learning.split_learning import (
 from fedactors.messages.compression import Encoded, decode
 from fedactors.privacy.accounting import PrivacyRecord
 from fedactors.privacy.mechanisms import add_gaussian, clip_and_noise, clip_rows_backward
-from protocols.pubsub_vfl import algorithm
-from protocols.pubsub_vfl.broker import BROKER, Pipeline
-from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.data import PartyRows
-from protocols.pubsub_vfl.messages import (
+from fedactors.protocols.pubsub_vfl import algorithm
+from fedactors.protocols.pubsub_vfl.broker import BROKER, Pipeline
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.protocols.pubsub_vfl.data import PartyRows
+from fedactors.protocols.pubsub_vfl.messages import (
     Aligned,
     Embedding,
     EpochEnd,
@@ -80,8 +80,8 @@ from protocols.pubsub_vfl.messages import (
     RowOrder,
     Stamp,
 )
-from protocols.pubsub_vfl.privacy import Counts, KeptReleases, active_records, add_counts, bottom_sigma, passive_records
-from protocols.pubsub_vfl.replicas import AveragingServer, Vector, syncs
+from fedactors.protocols.pubsub_vfl.privacy import Counts, KeptReleases, active_records, add_counts, bottom_sigma, passive_records
+from fedactors.protocols.pubsub_vfl.replicas import AveragingServer, Vector, syncs
 
 
 class PartyWorker(Client):

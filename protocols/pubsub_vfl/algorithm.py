@@ -24,7 +24,7 @@ from fedactors.learning.user_models import check_model
 from fedactors.messages.compression import Encoded, Quantise, dense
 from fedactors.privacy.mechanisms import pubsub_sigma
 from fedactors.runtime.interface import Costs
-from protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
 
 Array = NDArray[Any]
 

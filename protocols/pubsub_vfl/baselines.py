@@ -29,11 +29,11 @@ from fedactors.actors.context import Work
 from fedactors.actors.remote import CLIENT, DRIVER, remote
 from fedactors.learning.network import on_host
 from fedactors.learning.split_learning import Publication, TopGradient, loss_gradients
-from protocols.pubsub_vfl import algorithm
-from protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker, PassiveWorker
-from protocols.pubsub_vfl.data import num_batches
-from protocols.pubsub_vfl.messages import Embedding, EpochLoss, Gradient, PairOrder, PairRequest, Stamp
-from protocols.pubsub_vfl.replicas import AveragingServer
+from fedactors.protocols.pubsub_vfl import algorithm
+from fedactors.protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker, PassiveWorker
+from fedactors.protocols.pubsub_vfl.data import num_batches
+from fedactors.protocols.pubsub_vfl.messages import Embedding, EpochLoss, Gradient, PairOrder, PairRequest, Stamp
+from fedactors.protocols.pubsub_vfl.replicas import AveragingServer
 
 Array = np.ndarray
 Share = tuple[int, int]

@@ -37,8 +37,8 @@ from fedactors.actors.actor import Server
 from fedactors.actors.context import Ref
 from fedactors.actors.remote import CLIENT, DRIVER, remote
 from fedactors.errors import FedactorsError, PartyLost
-from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.messages import (
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.protocols.pubsub_vfl.messages import (
     BatchCount,
     EpochCounts,
     InitialOrders,
@@ -50,7 +50,7 @@ from protocols.pubsub_vfl.messages import (
 )
 
 if TYPE_CHECKING:
-    from protocols.pubsub_vfl.actors import PartyWorker, PassiveWorker
+    from fedactors.protocols.pubsub_vfl.actors import PartyWorker, PassiveWorker
 
 BROKER = "broker"
 _log = logging.getLogger(__name__)

@@ -30,9 +30,9 @@ from fedactors.data.sources import FileSource
 from fedactors.errors import BadInput
 from fedactors.learning.user_models import check_name
 from fedactors.privacy.mechanisms import private_scale, randomised_response
-from protocols.pubsub_vfl.algorithm import top_spec
-from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.messages import RowOrder
+from fedactors.protocols.pubsub_vfl.algorithm import top_spec
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.protocols.pubsub_vfl.messages import RowOrder
 
 Index = NDArray[np.int64]
 Parts = NDArray[np.uint8]

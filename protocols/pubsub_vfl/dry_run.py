@@ -29,11 +29,11 @@ from fedactors.network.links import HostCapacity, Link
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.interface import Costs, Runtime
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker, PassiveWorker, Replica
-from protocols.pubsub_vfl.broker import BROKER, BatchBroker
-from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.data import Index, PartyRows
-from protocols.pubsub_vfl.messages import (
+from fedactors.protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker, PassiveWorker, Replica
+from fedactors.protocols.pubsub_vfl.broker import BROKER, BatchBroker
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.protocols.pubsub_vfl.data import Index, PartyRows
+from fedactors.protocols.pubsub_vfl.messages import (
     Embedding,
     EpochOrder,
     Gradient,
@@ -44,8 +44,8 @@ from protocols.pubsub_vfl.messages import (
     Report,
     Stamp,
 )
-from protocols.pubsub_vfl.replicas import AveragingServer
-from protocols.pubsub_vfl.run import Federation
+from fedactors.protocols.pubsub_vfl.replicas import AveragingServer
+from fedactors.protocols.pubsub_vfl.run import Federation
 
 ACTIVE = "active"
 MOST_BATCHES = 400

@@ -17,7 +17,7 @@ from fedactors.inspection import Protection
 from fedactors.messages.codec import message
 from fedactors.messages.compression import Encoded
 from fedactors.runs.progress import format_bytes
-from protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
 
 Floats = NDArray[np.floating[Any]]
 Stamp = tuple[int, int]

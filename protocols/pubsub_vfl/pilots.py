@@ -32,14 +32,14 @@ from fedactors.runtime.compute import one_torch_thread
 from fedactors.runtime.interface import Runtime
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.sweeps import Enough, Outcome, Pilot
-from protocols.pubsub_vfl import algorithm
-from protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker
-from protocols.pubsub_vfl.broker import BatchBroker
-from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.data import held_rows, num_batches
-from protocols.pubsub_vfl.dry_run import Problem, TimedBroker, cores_of, links_of, seconds_of
-from protocols.pubsub_vfl.messages import PartyProfile
-from protocols.pubsub_vfl.run import HEADLINE, run
+from fedactors.protocols.pubsub_vfl import algorithm
+from fedactors.protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker
+from fedactors.protocols.pubsub_vfl.broker import BatchBroker
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.protocols.pubsub_vfl.data import held_rows, num_batches
+from fedactors.protocols.pubsub_vfl.dry_run import Problem, TimedBroker, cores_of, links_of, seconds_of
+from fedactors.protocols.pubsub_vfl.messages import PartyProfile
+from fedactors.protocols.pubsub_vfl.run import HEADLINE, run
 
 EVERY = 0.04
 """How much further steps have come from one look at the models to the next, as a share of all before."""

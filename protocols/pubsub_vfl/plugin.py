@@ -21,7 +21,7 @@ PUBLISHED = {
 """What the published rows were made with, where they set nothing else; the network is the paper's."""
 
 PROTOCOL = LazyProtocol(
-    "protocols.pubsub_vfl",
+    "fedactors.protocols.pubsub_vfl",
     name="pubsub-vfl",
     summary="split learning between organisations over publish/subscribe channels and parameter servers",
     problem="Vertical FL: 2 to 10 organisations hold different features of the same people; one holds the labels",

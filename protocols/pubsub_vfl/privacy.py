@@ -28,10 +28,10 @@ from fedactors.privacy import mechanisms
 from fedactors.privacy.accounting import INTERRUPTED, GaussianReleases, PrivacyRecord
 from fedactors.privacy.mechanisms import clip_and_noise, flip_probability
 from fedactors.privacy.noise import mu_of_epsilon
-from protocols.pubsub_vfl.algorithm import bottom_spec, embed_rows, embedding_sigma, gaussian_sigma, top_spec
-from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.messages import RowCounts
-from protocols.pubsub_vfl.serving import trained
+from fedactors.protocols.pubsub_vfl.algorithm import bottom_spec, embed_rows, embedding_sigma, gaussian_sigma, top_spec
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.protocols.pubsub_vfl.messages import RowCounts
+from fedactors.protocols.pubsub_vfl.serving import trained
 
 _NEIGHBOURS = "one row replaced, known batches and categories; who takes part and row order are not covered"
 _NOMINAL = "; nominal mu is the paper's, whose amplification known batch ids do not give"

@@ -44,12 +44,12 @@ from fedactors.errors import BadInput
 from fedactors.learning.optimizers import Network, OptimizerState
 from fedactors.learning.split_learning import Publication, loss_gradients
 from fedactors.runtime.interface import Costs, Runtime
-from protocols.pubsub_vfl import algorithm
-from protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker, PassiveWorker
-from protocols.pubsub_vfl.broker import BROKER, BatchBroker
-from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.data import Index, PartyRows
-from protocols.pubsub_vfl.messages import (
+from fedactors.protocols.pubsub_vfl import algorithm
+from fedactors.protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker, PassiveWorker
+from fedactors.protocols.pubsub_vfl.broker import BROKER, BatchBroker
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.protocols.pubsub_vfl.data import Index, PartyRows
+from fedactors.protocols.pubsub_vfl.messages import (
     BatchCount,
     EpochOrder,
     Link,
@@ -64,8 +64,8 @@ from protocols.pubsub_vfl.messages import (
     Stamp,
     TrialOrder,
 )
-from protocols.pubsub_vfl.planner import batch_seconds
-from protocols.pubsub_vfl.replicas import steps, weighted_mean
+from fedactors.protocols.pubsub_vfl.planner import batch_seconds
+from fedactors.protocols.pubsub_vfl.replicas import steps, weighted_mean
 
 _NUM_BATCHES = 4
 _TRIAL_BATCHES, _TRIAL_SIZES, _TRIAL_ROWS = 150, (64, 512), 8192

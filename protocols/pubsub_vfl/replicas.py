@@ -23,8 +23,8 @@ from fedactors.actors.actor import ParameterServer
 from fedactors.actors.context import Work
 from fedactors.actors.remote import SAME_PARTY, remote
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, optimizer_step
-from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.messages import Parameters
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.protocols.pubsub_vfl.messages import Parameters
 
 Vector = NDArray[np.floating[Any]]
 

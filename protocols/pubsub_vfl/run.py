@@ -18,13 +18,13 @@ from fedactors.privacy.accounting import budgets
 from fedactors.runs.metrics import RunResult
 from fedactors.runtime.interface import Runtime
 from fedactors.runtime.rounds import Mode, Remedy, Rounds, RunState, Watch
-from protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker, PassiveWorker
-from protocols.pubsub_vfl.algorithm import default_costs
-from protocols.pubsub_vfl.baselines import PairedActiveWorker, PairedPassiveWorker
-from protocols.pubsub_vfl.broker import BROKER, BatchBroker
-from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.data import num_batches
-from protocols.pubsub_vfl.messages import (
+from fedactors.protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker, PassiveWorker
+from fedactors.protocols.pubsub_vfl.algorithm import default_costs
+from fedactors.protocols.pubsub_vfl.baselines import PairedActiveWorker, PairedPassiveWorker
+from fedactors.protocols.pubsub_vfl.broker import BROKER, BatchBroker
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.protocols.pubsub_vfl.data import num_batches
+from fedactors.protocols.pubsub_vfl.messages import (
     Aligned,
     BatchCount,
     EpochCounts,
@@ -36,7 +36,7 @@ from protocols.pubsub_vfl.messages import (
     PairOrder,
     PartRequest,
 )
-from protocols.pubsub_vfl.replicas import AveragingServer, averages_after
+from fedactors.protocols.pubsub_vfl.replicas import AveragingServer, averages_after
 
 HEADLINE: dict[str, tuple[str, Mode]] = {
     "binary": ("validation/auc", "max"),

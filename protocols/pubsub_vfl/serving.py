@@ -16,8 +16,8 @@ from fedactors.learning.models import output_width
 from fedactors.runtime.interface import Runtime
 from fedactors.serving.parts import Part, TrainedModel
 from fedactors.serving.predictions import Application, Outcomes, PredictingOwner, PredictingParty, predict_vertical
-from protocols.pubsub_vfl import algorithm
-from protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.protocols.pubsub_vfl import algorithm
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
 
 Array = NDArray[Any]
 WORKER = "/worker-0"

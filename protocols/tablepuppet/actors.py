@@ -29,11 +29,11 @@ from fedactors.privacy.mechanisms import clip_and_noise
 from fedactors.secure_sums.actors import SecureSummand, in_turn
 from fedactors.secure_sums.messages import Masked
 from fedactors.secure_sums.primitives import FixedPoint
-from protocols.tablepuppet import algorithm, data, local_solvers, messages
-from protocols.tablepuppet.algorithm import Array
-from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.costs import Released, privacy_records
-from protocols.tablepuppet.mapping import score_means
+from fedactors.protocols.tablepuppet import algorithm, data, local_solvers, messages
+from fedactors.protocols.tablepuppet.algorithm import Array
+from fedactors.protocols.tablepuppet.config import TablePuppetConfig
+from fedactors.protocols.tablepuppet.costs import Released, privacy_records
+from fedactors.protocols.tablepuppet.mapping import score_means
 
 
 def coordinator_of(clients: Sequence[str], table: str) -> str:

@@ -35,9 +35,9 @@ from fedactors.privacy.accounting import (
     laplace_value_epsilon,
 )
 from fedactors.runtime.interface import Costs, Runtime
-from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.local_solvers import total_steps
-from protocols.tablepuppet.messages import JoinFacts
+from fedactors.protocols.tablepuppet.config import TablePuppetConfig
+from fedactors.protocols.tablepuppet.local_solvers import total_steps
+from fedactors.protocols.tablepuppet.messages import JoinFacts
 
 Algorithm = Literal["rfl-sgd-v", "rfl-admm-v", "rfl-sgd", "rfl-admm", "vfl-sgd", "vfl-admm", "centralised"]
 

@@ -36,9 +36,9 @@ from fedactors.data.values import allocate, class_text
 from fedactors.errors import BadInput
 from fedactors.privacy.mechanisms import randomised_labels, randomised_values
 from fedactors.secure_sums.primitives import FEWEST
-from protocols.tablepuppet.algorithm import Loss
-from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.messages import Facts
+from fedactors.protocols.tablepuppet.algorithm import Loss
+from fedactors.protocols.tablepuppet.config import TablePuppetConfig
+from fedactors.protocols.tablepuppet.messages import Facts
 
 Array = NDArray[np.float64]
 

@@ -34,8 +34,8 @@ from fedactors.data.party_rows import SparseRows
 from fedactors.data.values import allocate, blocks_of, is_large, read_only
 from fedactors.privacy.accounting import dpsgd_noise_multiplier
 from fedactors.privacy.mechanisms import add_gaussian, clip_rows
-from protocols.tablepuppet.algorithm import quadratic_weight
-from protocols.tablepuppet.config import TablePuppetConfig
+from fedactors.protocols.tablepuppet.algorithm import quadratic_weight
+from fedactors.protocols.tablepuppet.config import TablePuppetConfig
 
 Array = NDArray[np.float64]
 Matrix = Array | SparseRows

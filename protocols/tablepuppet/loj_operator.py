@@ -34,13 +34,13 @@ from fedactors.data.values import allocate
 from fedactors.messages.codec import wire_type
 from fedactors.secure_sums.actors import SecureSums
 from fedactors.secure_sums.primitives import FixedPoint
-from protocols.tablepuppet import algorithm, data, messages
-from protocols.tablepuppet.actors import TableClient
-from protocols.tablepuppet.algorithm import Array, Parts
-from protocols.tablepuppet.baselines import centralised
-from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.lou_operator import NOTHING, UnionCoordinator, UnionOperator, bare
-from protocols.tablepuppet.mapping import (
+from fedactors.protocols.tablepuppet import algorithm, data, messages
+from fedactors.protocols.tablepuppet.actors import TableClient
+from fedactors.protocols.tablepuppet.algorithm import Array, Parts
+from fedactors.protocols.tablepuppet.baselines import centralised
+from fedactors.protocols.tablepuppet.config import TablePuppetConfig
+from fedactors.protocols.tablepuppet.lou_operator import NOTHING, UnionCoordinator, UnionOperator, bare
+from fedactors.protocols.tablepuppet.mapping import (
     LISTED,
     JoinSplit,
     ListedJoin,

@@ -18,10 +18,10 @@ from fedactors.actors.actor import Server
 from fedactors.actors.context import Work
 from fedactors.actors.remote import SERVER, remote
 from fedactors.data.alignment.rows import KeyHashes, ask_all, ask_each
-from protocols.tablepuppet import algorithm, messages
-from protocols.tablepuppet.actors import TableClient
-from protocols.tablepuppet.algorithm import Array
-from protocols.tablepuppet.config import TablePuppetConfig
+from fedactors.protocols.tablepuppet import algorithm, messages
+from fedactors.protocols.tablepuppet.actors import TableClient
+from fedactors.protocols.tablepuppet.algorithm import Array
+from fedactors.protocols.tablepuppet.config import TablePuppetConfig
 
 NOTHING = np.zeros(0, dtype=np.int32)
 

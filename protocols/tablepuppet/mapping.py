@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from fedactors.data.join import EmptyJoinError, JoinTree, Rows, TreeSums, check_not_empty, join_keys, list_join
 from fedactors.data.query import JoinPlan
-from protocols.tablepuppet import algorithm
-from protocols.tablepuppet.algorithm import Array, Loss, Parts, gather_join, less
+from fedactors.protocols.tablepuppet import algorithm
+from fedactors.protocols.tablepuppet.algorithm import Array, Loss, Parts, gather_join, less
 
 MUCH_LARGER = 4
 """How many times the tables' rows a join has that is not listed unless it is asked for."""

@@ -19,7 +19,7 @@ from fedactors.data.alignment import rows as joining
 from fedactors.inspection import Protection
 from fedactors.messages.codec import message
 from fedactors.secure_sums.actors import MESSAGES
-from protocols.tablepuppet.config import TablePuppetConfig
+from fedactors.protocols.tablepuppet.config import TablePuppetConfig
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.integer[Any]]

@@ -8,7 +8,7 @@ PUBLISHED = {"num_rounds": 10, "rho": "auto", "over_relaxation": 1.0, "local_bas
 """What the published rows were made with, where they set nothing else."""
 
 PROTOCOL = LazyProtocol(
-    "protocols.tablepuppet",
+    "fedactors.protocols.tablepuppet",
     name="tablepuppet",
     summary="learning over joins and unions of tables in different organisations' databases, stated in SQL",
     problem="Training on SQL joins and unions of tables in different owners' databases",

@@ -43,10 +43,10 @@ from fedactors.data.query import JoinPlan, VerticalTable
 from fedactors.errors import BadInput
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from protocols.tablepuppet import data as tables
-from protocols.tablepuppet.actors import TableClient
-from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.run import run
+from fedactors.protocols.tablepuppet import data as tables
+from fedactors.protocols.tablepuppet.actors import TableClient
+from fedactors.protocols.tablepuppet.config import TablePuppetConfig
+from fedactors.protocols.tablepuppet.run import run
 
 _WAYS = ("another row's values", "a million each", "zeros", "minus a million each")
 _HUGE = 1e6

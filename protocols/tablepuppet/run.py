@@ -27,14 +27,14 @@ from fedactors.privacy.accounting import EVERYBODY, JOINED, budgets, claims
 from fedactors.runs.metrics import RunResult
 from fedactors.runtime.interface import Runtime
 from fedactors.runtime.rounds import Remedy, Rounds, RunState
-from protocols.tablepuppet.actors import TableClient, coordinator_of
-from protocols.tablepuppet.algorithm import SCORE_NAMES, Loss
-from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.costs import account_communication, default_costs
-from protocols.tablepuppet.data import assign_clients, loss_of, name_tables
-from protocols.tablepuppet.loj_operator import JoinServer, Side
-from protocols.tablepuppet.lou_operator import UnionCoordinator
-from protocols.tablepuppet.messages import JoinFacts, RoundOrder, TestScore
+from fedactors.protocols.tablepuppet.actors import TableClient, coordinator_of
+from fedactors.protocols.tablepuppet.algorithm import SCORE_NAMES, Loss
+from fedactors.protocols.tablepuppet.config import TablePuppetConfig
+from fedactors.protocols.tablepuppet.costs import account_communication, default_costs
+from fedactors.protocols.tablepuppet.data import assign_clients, loss_of, name_tables
+from fedactors.protocols.tablepuppet.loj_operator import JoinServer, Side
+from fedactors.protocols.tablepuppet.lou_operator import UnionCoordinator
+from fedactors.protocols.tablepuppet.messages import JoinFacts, RoundOrder, TestScore
 
 SETTLED_ROUNDS, SETTLED_SHARE = 6, 0.01
 """A run ends when its training loss has moved by less than this share of its gain in so many rounds."""

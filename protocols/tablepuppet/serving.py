@@ -44,13 +44,13 @@ from fedactors.secure_sums.actors import in_turn
 from fedactors.secure_sums.messages import Masked
 from fedactors.serving.parts import Part, TrainedModel, contribution, probabilities
 from fedactors.serving.predictions import Application, Outcome, Outcomes, files_of, released
-from protocols.tablepuppet import data, local_solvers, messages
-from protocols.tablepuppet.actors import MaskedTable
-from protocols.tablepuppet.algorithm import Array, scatter_union, split_rows
-from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.costs import default_costs
-from protocols.tablepuppet.loj_operator import Side, TableServer
-from protocols.tablepuppet.lou_operator import bare
+from fedactors.protocols.tablepuppet import data, local_solvers, messages
+from fedactors.protocols.tablepuppet.actors import MaskedTable
+from fedactors.protocols.tablepuppet.algorithm import Array, scatter_union, split_rows
+from fedactors.protocols.tablepuppet.config import TablePuppetConfig
+from fedactors.protocols.tablepuppet.costs import default_costs
+from fedactors.protocols.tablepuppet.loj_operator import Side, TableServer
+from fedactors.protocols.tablepuppet.lou_operator import bare
 
 _LONGEST = 86_400.0
 _FAULTS = ("own", "partner's", "alone")

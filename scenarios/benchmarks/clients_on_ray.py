@@ -44,10 +44,10 @@ from fedactors.learning.local_training import train_locally
 from fedactors.learning.network import initial_vector
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.compute import one_torch_thread
-from protocols.horizontal.algorithm import local_training
-from protocols.horizontal.config import HorizontalConfig
-from protocols.horizontal.data import load_data, model_spec
-from protocols.horizontal.run import run
+from fedactors.protocols.horizontal.algorithm import local_training
+from fedactors.protocols.horizontal.config import HorizontalConfig
+from fedactors.protocols.horizontal.data import load_data, model_spec
+from fedactors.protocols.horizontal.run import run
 
 SIDES = ("shared", "sites", "each", "bare")
 Mark = dict[str, float]

@@ -29,15 +29,15 @@ from fedactors.sweeps import run_once
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from protocols.glasu import auditing as graphs
-from protocols.glasu.plugin import PROTOCOL as GLASU
-from protocols.mtcd import privacy as samples
-from protocols.mtcd.plugin import PROTOCOL as MTCD
-from protocols.pubsub_vfl import privacy as halves
-from protocols.pubsub_vfl.plugin import PROTOCOL as PUBSUB_VFL
-from protocols.pubsub_vfl.plugin import PUBLISHED
-from protocols.tablepuppet import privacy as joins
-from protocols.tablepuppet.plugin import PROTOCOL as TABLEPUPPET
+from fedactors.protocols.glasu import auditing as graphs
+from fedactors.protocols.glasu.plugin import PROTOCOL as GLASU
+from fedactors.protocols.mtcd import privacy as samples
+from fedactors.protocols.mtcd.plugin import PROTOCOL as MTCD
+from fedactors.protocols.pubsub_vfl import privacy as halves
+from fedactors.protocols.pubsub_vfl.plugin import PROTOCOL as PUBSUB_VFL
+from fedactors.protocols.pubsub_vfl.plugin import PUBLISHED
+from fedactors.protocols.tablepuppet import privacy as joins
+from fedactors.protocols.tablepuppet.plugin import PROTOCOL as TABLEPUPPET
 from scenarios.benchmarks.privacy_audits import DATA, RESULTS, TOKENS, AuditStudy
 from scenarios.paper.study import study_flags
 

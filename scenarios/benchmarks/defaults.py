@@ -210,9 +210,9 @@ def centrally(x: Array, y: Array, part: Array, task: Task, seed: int) -> float:
     """Return the points of the network that clients train, by the same steps on all rows in one place."""
     from fedactors.learning.local_training import evaluate_model, train_locally
     from fedactors.learning.network import initial_vector
-    from protocols.horizontal.algorithm import local_steps, local_training
-    from protocols.horizontal.config import HorizontalConfig
-    from protocols.horizontal.data import model_spec
+    from fedactors.protocols.horizontal.algorithm import local_steps, local_training
+    from fedactors.protocols.horizontal.config import HorizontalConfig
+    from fedactors.protocols.horizontal.data import model_spec
 
     config, train, num_classes = HorizontalConfig(), part != "test", len(np.unique(y))
     scaled = StandardScaler().fit(x[train]).transform(x).astype(np.float32)
@@ -278,7 +278,7 @@ CLOSE = 1e-3
 
 def mtcd(name: str, seed: int) -> dict[str, float]:
     """MTCD on a convex problem, real rows between four parties, beside the exact minimum."""
-    from protocols.mtcd.objective import Ridge, SparseLogistic, relative_gap, solve
+    from fedactors.protocols.mtcd.objective import Ridge, SparseLogistic, relative_gap, solve
 
     problem, load = SOLVED[name]
     if load is None:

@@ -29,8 +29,8 @@ from fedactors.messages.codec import wire_type
 from fedactors.runtime.compute import one_torch_thread
 from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from protocols.glasu.config import GlasuConfig
-from protocols.glasu.run import run
+from fedactors.protocols.glasu.config import GlasuConfig
+from fedactors.protocols.glasu.run import run
 
 SETTINGS = {
     "batch_size": 1024,

@@ -26,11 +26,11 @@ from torch.nn import functional
 from fedactors.config import build
 from fedactors.data.layouts.graph import graph
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState
-from protocols.glasu import algorithm, sampling
-from protocols.glasu.aggregation import add
-from protocols.glasu.backbones import Network, initial_parameters
-from protocols.glasu.config import GlasuConfig
-from protocols.glasu.data import client_graph, load_client, parts_of, read_blocks, scale_features
+from fedactors.protocols.glasu import algorithm, sampling
+from fedactors.protocols.glasu.aggregation import add
+from fedactors.protocols.glasu.backbones import Network, initial_parameters
+from fedactors.protocols.glasu.config import GlasuConfig
+from fedactors.protocols.glasu.data import client_graph, load_client, parts_of, read_blocks, scale_features
 
 REPEATS = 60
 
@@ -145,7 +145,7 @@ def time_sampling() -> dict[str, Any]:
 
 
 def measure_costs(data: str) -> dict[str, Any]:
-    """Return processor seconds per unit of each kind of work, as `protocols.glasu.run.default_costs` counts units."""
+    """Return processor seconds per unit of each kind of work, as `fedactors.protocols.glasu.run.default_costs` counts units."""
     config = build(GlasuConfig, {"dropout": 0.5, "num_clients": 3})
     source = graph(data, 3)
     blocks = read_blocks(parts_of(config, source, "client-0"))
@@ -228,8 +228,8 @@ def compare_one_update(data: str) -> dict[str, Any]:
 def time_inference(data: str, rounds: int = 20) -> dict[str, Any]:
     """Measure, on Ray with three clients, a round with every aggregation and one with the last alone."""
     from fedactors.runtime.ray.runtime import RayRuntime
-    from protocols.glasu.data import load_data
-    from protocols.glasu.run import run
+    from fedactors.protocols.glasu.data import load_data
+    from fedactors.protocols.glasu.run import run
 
     found: dict[str, Any] = {"data": data}
     for layers in ("3", "1,3", "0,1,2,3"):

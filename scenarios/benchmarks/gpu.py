@@ -44,12 +44,12 @@ from fedactors.learning.models import ModelSpec, build_model
 from fedactors.learning.network import DeviceArrays, find_device, initial_vector, on_device, on_host, to_device
 from fedactors.learning.optimizers import Network, OptimizerSpec, OptimizerState
 from fedactors.learning.split_learning import Publication, active_gradients
-from protocols.glasu import algorithm as glasu
-from protocols.glasu.backbones import Network as GlasuNetwork
-from protocols.glasu.backbones import initial_parameters
-from protocols.glasu.config import GlasuConfig
-from protocols.glasu.data import ClientGraph, client_graph
-from protocols.glasu.sampling import Adjacency
+from fedactors.protocols.glasu import algorithm as glasu
+from fedactors.protocols.glasu.backbones import Network as GlasuNetwork
+from fedactors.protocols.glasu.backbones import initial_parameters
+from fedactors.protocols.glasu.config import GlasuConfig
+from fedactors.protocols.glasu.data import ClientGraph, client_graph
+from fedactors.protocols.glasu.sampling import Adjacency
 from scenarios.benchmarks.batched_clients import MODELS, measure
 
 REPEATS = 5

@@ -216,9 +216,9 @@ def _joined(description: str) -> dict[str, Any]:
     """Run TablePuppet without checkpoints, which hold what the server has of each joined row."""
     from fedactors.config import build
     from fedactors.runtime.simulation.runtime import SimulatedRuntime
-    from protocols.tablepuppet.config import TablePuppetConfig
-    from protocols.tablepuppet.data import load_data
-    from protocols.tablepuppet.run import run as run_protocol
+    from fedactors.protocols.tablepuppet.config import TablePuppetConfig
+    from fedactors.protocols.tablepuppet.data import load_data
+    from fedactors.protocols.tablepuppet.run import run as run_protocol
 
     config = build(TablePuppetConfig, SETTINGS["tablepuppet"])
     runtime = SimulatedRuntime(seed=0, checkpoint_every=0)

@@ -45,10 +45,10 @@ from fedactors.learning.network import initial_vector
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.compute import one_torch_thread
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from protocols.horizontal.algorithm import local_training as training_of
-from protocols.horizontal.config import HorizontalConfig
-from protocols.horizontal.data import load_data, model_spec
-from protocols.horizontal.run import run
+from fedactors.protocols.horizontal.algorithm import local_training as training_of
+from fedactors.protocols.horizontal.config import HorizontalConfig
+from fedactors.protocols.horizontal.data import load_data, model_spec
+from fedactors.protocols.horizontal.run import run
 
 Marks = list[tuple[float, float]]
 """Wall and processor seconds at the end of each round."""

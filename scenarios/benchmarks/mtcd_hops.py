@@ -27,13 +27,13 @@ from fedactors.runs.metrics import RunResult
 from fedactors.runs.table import RunRow
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.sweeps import code_digest, data_digest, versions
-from protocols.mtcd import algorithm
-from protocols.mtcd.config import MtcdConfig
-from protocols.mtcd.data import GeneratedData, load_data
-from protocols.mtcd.objective import problem_of
-from protocols.mtcd.plugin import PROTOCOL
-from protocols.mtcd.roaming import Roaming, make_graph, next_client, plan_roaming, start_client, walk_seed
-from protocols.mtcd.run import run
+from fedactors.protocols.mtcd import algorithm
+from fedactors.protocols.mtcd.config import MtcdConfig
+from fedactors.protocols.mtcd.data import GeneratedData, load_data
+from fedactors.protocols.mtcd.objective import problem_of
+from fedactors.protocols.mtcd.plugin import PROTOCOL
+from fedactors.protocols.mtcd.roaming import Roaming, make_graph, next_client, plan_roaming, start_client, walk_seed
+from fedactors.protocols.mtcd.run import run
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 

@@ -20,9 +20,9 @@ from fedactors.runtime.ray.runtime import RayRuntime
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from protocols.mtcd.config import MtcdConfig
-from protocols.mtcd.data import load_data
-from protocols.mtcd.run import run
+from fedactors.protocols.mtcd.config import MtcdConfig
+from fedactors.protocols.mtcd.data import load_data
+from fedactors.protocols.mtcd.run import run
 from scenarios.paper.study import Study, study_flags
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"

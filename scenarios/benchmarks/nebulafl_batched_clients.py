@@ -21,10 +21,10 @@ import numpy as np
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.runtime.snapshots import unpack, unseal
-from protocols.nebulafl.algorithm import master_model
-from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.data import load_data
-from protocols.nebulafl.run import run
+from fedactors.protocols.nebulafl.algorithm import master_model
+from fedactors.protocols.nebulafl.config import NebulaFLConfig
+from fedactors.protocols.nebulafl.data import load_data
+from fedactors.protocols.nebulafl.run import run
 
 REPEATS = 3
 ROWS = (

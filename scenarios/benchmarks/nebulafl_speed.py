@@ -35,9 +35,9 @@ import psutil  # noqa: E402
 def run_fedavg(clients: int, per_round: int, rounds: int, linear: bool, pool: int) -> dict[str, Any]:
     """Run FedAvg with one center in this process; return accuracy, samples trained, seconds inside the run."""
     from fedactors.runtime.simulation.runtime import SimulatedRuntime
-    from protocols.nebulafl.config import NebulaFLConfig
-    from protocols.nebulafl.data import load_data
-    from protocols.nebulafl.run import run
+    from fedactors.protocols.nebulafl.config import NebulaFLConfig
+    from fedactors.protocols.nebulafl.data import load_data
+    from fedactors.protocols.nebulafl.run import run
 
     config = NebulaFLConfig(
         algorithm="fedavg",
@@ -68,9 +68,9 @@ def run_fedavg(clients: int, per_round: int, rounds: int, linear: bool, pool: in
 def run_tiny_containers(containers: int) -> dict[str, Any]:
     """Run NebulaFL itself with the linear model over four centers for a few virtual seconds."""
     from fedactors.runtime.simulation.runtime import SimulatedRuntime
-    from protocols.nebulafl.config import NebulaFLConfig
-    from protocols.nebulafl.data import load_data
-    from protocols.nebulafl.run import run
+    from fedactors.protocols.nebulafl.config import NebulaFLConfig
+    from fedactors.protocols.nebulafl.data import load_data
+    from fedactors.protocols.nebulafl.run import run
 
     config = NebulaFLConfig(
         model="linear", num_containers=containers, active_per_center=12, local_epochs=1, dirichlet=None, duration=8.0,
@@ -86,9 +86,9 @@ def run_tiny_containers(containers: int) -> dict[str, Any]:
 def nebulafl_side() -> dict[str, Any]:
     """Run NebulaFL on Fashion-MNIST until about `BOUND_TRAININGS` trainings are done, with a pool of two."""
     from fedactors.runtime.simulation.runtime import SimulatedRuntime
-    from protocols.nebulafl.config import NebulaFLConfig
-    from protocols.nebulafl.data import load_data
-    from protocols.nebulafl.run import run
+    from fedactors.protocols.nebulafl.config import NebulaFLConfig
+    from fedactors.protocols.nebulafl.data import load_data
+    from fedactors.protocols.nebulafl.run import run
 
     config = bound_config(NebulaFLConfig)
     data = load_data(config, "fashion-mnist", 0)
@@ -110,9 +110,9 @@ def plain_worker(index: int, num_tasks: int) -> None:
     """Train `num_tasks` containers one after the other with the kernel that NebulaFL's containers use, and no more."""
     from fedactors.data.layouts.horizontal import rows_key
     from fedactors.runtime.compute import one_torch_thread
-    from protocols.nebulafl.config import NebulaFLConfig
-    from protocols.nebulafl.data import load_data
-    from protocols.nebulafl.training import initial_parameters, run_model, steps_of, train
+    from fedactors.protocols.nebulafl.config import NebulaFLConfig
+    from fedactors.protocols.nebulafl.data import load_data
+    from fedactors.protocols.nebulafl.training import initial_parameters, run_model, steps_of, train
 
     one_torch_thread()
     config = bound_config(NebulaFLConfig)
@@ -229,8 +229,8 @@ def compare_peer(args: argparse.Namespace) -> dict[str, Any]:
 def measure_overhead(args: argparse.Namespace) -> dict[str, Any]:
     """Return milliseconds per task of a FedAvg run of the linear model beyond the training functions themselves."""
     from fedactors.data.datasets.load import load_images
-    from protocols.nebulafl import actors, training
-    from protocols.nebulafl.baselines import actors as baselines
+    from fedactors.protocols.nebulafl import actors, training
+    from fedactors.protocols.nebulafl.baselines import actors as baselines
 
     inside = [0.0, 0.0, 0]  # wall seconds, processor seconds, calls
     bare = training.train

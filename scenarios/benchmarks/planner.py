@@ -36,10 +36,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "paper" / "pubsub_vfl"))
 
 from _planning import profile_files
 
-from protocols.pubsub_vfl import planner
-from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.pilots import Rehearsal
-from protocols.pubsub_vfl.planner import BATCH_SIZES, RATES, WORKER_STEPS, Plan, TargetSearch, short_name
+from fedactors.protocols.pubsub_vfl import planner
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.protocols.pubsub_vfl.pilots import Rehearsal
+from fedactors.protocols.pubsub_vfl.planner import BATCH_SIZES, RATES, WORKER_STEPS, Plan, TargetSearch, short_name
 from scenarios.paper.study import Study, study_flags
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"

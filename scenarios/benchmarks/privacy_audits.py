@@ -41,15 +41,15 @@ from fedactors.sweeps import run_once
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from protocols.glasu import auditing as graphs
-from protocols.glasu.plugin import PROTOCOL as GLASU
-from protocols.horizontal.plugin import PROTOCOL as HORIZONTAL
-from protocols.mtcd import privacy as samples
-from protocols.mtcd.plugin import PROTOCOL as MTCD
-from protocols.nebulafl.plugin import PROTOCOL as NEBULAFL
-from protocols.tablepuppet import privacy as joins
-from protocols.tablepuppet.plugin import PROTOCOL as TABLEPUPPET
-from protocols.tablepuppet.plugin import PUBLISHED
+from fedactors.protocols.glasu import auditing as graphs
+from fedactors.protocols.glasu.plugin import PROTOCOL as GLASU
+from fedactors.protocols.horizontal.plugin import PROTOCOL as HORIZONTAL
+from fedactors.protocols.mtcd import privacy as samples
+from fedactors.protocols.mtcd.plugin import PROTOCOL as MTCD
+from fedactors.protocols.nebulafl.plugin import PROTOCOL as NEBULAFL
+from fedactors.protocols.tablepuppet import privacy as joins
+from fedactors.protocols.tablepuppet.plugin import PROTOCOL as TABLEPUPPET
+from fedactors.protocols.tablepuppet.plugin import PUBLISHED
 from scenarios.paper.study import Study, study_flags
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"

@@ -113,9 +113,9 @@ def by_another(data: str, given: Mapping[str, Any], metric: str, seed: int, sett
     from fedactors.learning.local_training import evaluate_model
     from fedactors.learning.many_clients import train_clients
     from fedactors.learning.network import initial_vector
-    from protocols.horizontal.algorithm import local_training
-    from protocols.horizontal.config import HorizontalConfig
-    from protocols.horizontal.data import load_data, model_spec
+    from fedactors.protocols.horizontal.algorithm import local_training
+    from fedactors.protocols.horizontal.config import HorizontalConfig
+    from fedactors.protocols.horizontal.data import load_data, model_spec
 
     np.random.seed(seed)  # of which both draw
     config = build(HorizontalConfig, dict(given))

@@ -28,12 +28,12 @@ import psutil
 from fedactors.config import build, parse_words
 from fedactors.runtime.compute import one_torch_thread
 from fedactors.runtime.ray.runtime import RayRuntime
-from protocols.pubsub_vfl import algorithm
-from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.data import load_data, num_batches
-from protocols.pubsub_vfl.messages import EpochOrder
-from protocols.pubsub_vfl.plugin import PUBLISHED
-from protocols.pubsub_vfl.run import assemble
+from fedactors.protocols.pubsub_vfl import algorithm
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.protocols.pubsub_vfl.data import load_data, num_batches
+from fedactors.protocols.pubsub_vfl.messages import EpochOrder
+from fedactors.protocols.pubsub_vfl.plugin import PUBLISHED
+from fedactors.protocols.pubsub_vfl.run import assemble
 
 ROLES = ("passive", "active")
 

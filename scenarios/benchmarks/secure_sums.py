@@ -30,8 +30,8 @@ from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.secure_sums.messages import Identity, SumCall
 from fedactors.secure_sums.primitives import FixedPoint, num_neighbours
 from fedactors.secure_sums.protocol import SecureSumClient, SecureSumServer, unmasked_sum
-from protocols.pubsub_vfl.plugin import PUBLISHED
-from protocols.tablepuppet.plugin import PUBLISHED as TABLEPUPPET
+from fedactors.protocols.pubsub_vfl.plugin import PUBLISHED
+from fedactors.protocols.tablepuppet.plugin import PUBLISHED as TABLEPUPPET
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 

@@ -29,9 +29,9 @@ import torch
 from fedactors.data.join import TableMapping, hash_keys, table_mapping
 from fedactors.data.query import make_plan, parse_query
 from fedactors.errors import DataMissing
-from protocols.tablepuppet import algorithm
-from protocols.tablepuppet.baselines.centralised import JoinedTable, predict_tables, solve_ridge
-from protocols.tablepuppet.local_solvers import (
+from fedactors.protocols.tablepuppet import algorithm
+from fedactors.protocols.tablepuppet.baselines.centralised import JoinedTable, predict_tables, solve_ridge
+from fedactors.protocols.tablepuppet.local_solvers import (
     Subproblem,
     TableModel,
     factorise,

@@ -26,9 +26,9 @@ from fedactors.data.databases import in_memory
 from fedactors.data.layouts.vertical import stated
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.plugin import PUBLISHED
-from protocols.tablepuppet.run import run
+from fedactors.protocols.tablepuppet.config import TablePuppetConfig
+from fedactors.protocols.tablepuppet.plugin import PUBLISHED
+from fedactors.protocols.tablepuppet.run import run
 
 SQL = "SELECT * FROM visits JOIN offers ON visits.town = offers.town JOIN users ON visits.user = users.user"
 NUM_USERS = 1000

@@ -12,8 +12,8 @@ from fedactors.config import build
 from fedactors.launch import load_data
 from fedactors.privacy import mechanisms
 from fedactors.privacy.accounting import Claim
-from protocols.pubsub_vfl.plugin import PROTOCOL
-from protocols.pubsub_vfl.privacy import neighbours
+from fedactors.protocols.pubsub_vfl.plugin import PROTOCOL
+from fedactors.protocols.pubsub_vfl.privacy import neighbours
 
 SMALL: dict[str, Any] = {"num_epochs": 1, "num_layers": 1, "hidden_size": 8, "embedding_size": 4, "batch_size": 256}
 SMALL["local_baseline"] = False  # which takes longer than all the rest

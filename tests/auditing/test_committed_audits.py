@@ -12,7 +12,7 @@ import pytest
 
 from fedactors.config import as_dict, build_given
 from fedactors.runs.table import RunRow, read_table
-from protocols.mtcd.plugin import PROTOCOL as MTCD
+from fedactors.protocols.mtcd.plugin import PROTOCOL as MTCD
 from scenarios.results import pooled
 
 pytestmark = pytest.mark.docs

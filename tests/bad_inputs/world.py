@@ -13,7 +13,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from fedactors.cli.main import main
-from protocols.nebulafl.config import EXAMPLES
+from fedactors.protocols.nebulafl.config import EXAMPLES
 
 _ROWS = 60
 

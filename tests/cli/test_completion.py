@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def plugin(tmp_path, monkeypatch):
-    install_plugin(tmp_path / "site", tiny_one="tests.tiny:PROTOCOL", mtcd="protocols.mtcd.plugin:PROTOCOL")
+    install_plugin(tmp_path / "site", tiny_one="tests.tiny:PROTOCOL", mtcd="fedactors.protocols.mtcd.plugin:PROTOCOL")
     monkeypatch.syspath_prepend(tmp_path / "site")
 
 

@@ -44,7 +44,7 @@ def test_a_new_protocol_keeps_the_contract(tmp_path):
 
 @pytest.mark.slow
 def test_a_new_scenario_runs(tmp_path, capsys, monkeypatch):
-    install_plugin(tmp_path / "site", **{"pubsub-vfl": "protocols.pubsub_vfl.plugin:PROTOCOL"})
+    install_plugin(tmp_path / "site", **{"pubsub-vfl": "fedactors.protocols.pubsub_vfl.plugin:PROTOCOL"})
     monkeypatch.syspath_prepend(tmp_path / "site")
     words = ["new", "scenario", "my_first", "--protocol", "pubsub-vfl", "--output", str(tmp_path), "--format", "json"]
     assert cli.main(words) == 0

@@ -122,7 +122,7 @@ def test_the_defaults_that_are_shown_are_the_defaults(name, built_in):
 @pytest.fixture
 def built_in(tmp_path, monkeypatch):
     """The protocols of this tree, whatever is installed."""
-    install_plugin(tmp_path, **{name: f"protocols.{name}.plugin:PROTOCOL" for name in BUILT_IN})
+    install_plugin(tmp_path, **{name: f"fedactors.protocols.{name}.plugin:PROTOCOL" for name in BUILT_IN})
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
 

@@ -26,7 +26,7 @@ from fedactors.federation.session import ERROR, Connection
 from fedactors.federation.site_run import SiteRun
 from fedactors.messages.codec import decode
 from fedactors.runtime.failures import errors_for, raised_by
-from protocols.pubsub_vfl.actors import PassiveWorker
+from fedactors.protocols.pubsub_vfl.actors import PassiveWorker
 from tests.federation.hostile_sites import BROKER, LONG, WORKER
 from tests.federation.test_runs import SMALL, federated
 from tests.federation.world import BANK, SHOP, World

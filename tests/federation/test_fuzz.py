@@ -25,7 +25,7 @@ from fedactors.federation.site_run import SiteRun
 from fedactors.messages.codec import encode_parts
 from fedactors.plugins import find_protocol
 from fedactors.runtime.failures import errors_for
-from protocols.pubsub_vfl.messages import Report
+from fedactors.protocols.pubsub_vfl.messages import Report
 from tests.federation.hostile_sites import BROKER, WORKER, begin
 from tests.federation.test_runs import SMALL, federated
 from tests.federation.world import BANK, LIMITS, SHOP, World

@@ -15,7 +15,7 @@ from fedactors.errors import BadInput, Refused
 from fedactors.federation.site_folder import DataName
 from fedactors.federation.site_run import built_with
 from fedactors.messages.codec import encode
-from protocols.horizontal.config import HorizontalConfig
+from fedactors.protocols.horizontal.config import HorizontalConfig
 from tests.federation.world import BANK, SHOP, World
 
 SITES, SEED, SECRET = ("bank", "shop"), 5, 11

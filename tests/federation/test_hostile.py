@@ -25,7 +25,7 @@ from fedactors.federation.site_folder import SiteFolder
 from fedactors.federation.site_run import CALLS, PAYLOADS, SiteRun
 from fedactors.messages.codec import encode, encode_parts
 from fedactors.runtime.failures import errors_for
-from protocols.pubsub_vfl.messages import EpochOrder, Report
+from fedactors.protocols.pubsub_vfl.messages import EpochOrder, Report
 from tests.federation.hostile_sites import BROKER, LONG, WORKER, Rogue, in_mid_run
 from tests.federation.test_runs import SMALL, federated
 from tests.federation.world import BANK, LIMITS, SHOP, World

@@ -14,8 +14,8 @@ import pytest
 from fedactors.actors.context import Ref
 from fedactors.federation.hosting import LocalActorHost, SiteContext
 from fedactors.federation.site_run import SiteRun
-from protocols.pubsub_vfl.actors import PassiveWorker
-from protocols.pubsub_vfl.messages import EpochOrder, Report
+from fedactors.protocols.pubsub_vfl.actors import PassiveWorker
+from fedactors.protocols.pubsub_vfl.messages import EpochOrder, Report
 from tests.federation.hostile_sites import BROKER, LONG, WORKER, in_mid_run
 from tests.federation.test_runs import SMALL, federated
 from tests.federation.world import BANK, SHOP, World

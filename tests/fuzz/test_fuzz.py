@@ -33,9 +33,9 @@ from fedactors.runs.recorder import LEDGER, LEDGER_LOG, LedgerLog, make_parquet,
 from fedactors.runs.storage import LineFile
 from fedactors.runtime import snapshots
 from fedactors.runtime.ray.transport import _HEAD, HELLO, REQUEST, Caller, Incoming
-from protocols.glasu.data import read_user_graph
-from protocols.nebulafl.config import content_of
-from protocols.nebulafl.data import read_catalogue, read_network
+from fedactors.protocols.glasu.data import read_user_graph
+from fedactors.protocols.nebulafl.config import content_of
+from fedactors.protocols.nebulafl.data import read_catalogue, read_network
 from tests.bad_inputs import world
 from tests.report.test_page import PRIVACY_LINE
 from tests.runs.test_planted import AUDIT_CONTENT, forge, show

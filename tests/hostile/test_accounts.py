@@ -11,15 +11,15 @@ import pytest
 from fedactors.actors.remote import CallCounts
 from fedactors.privacy import mechanisms
 from fedactors.runtime.rounds import Rounds
-from protocols.glasu import actors as glasu
-from protocols.mtcd.actors import LinkedParty
-from protocols.mtcd.message_compression import Transforms
-from protocols.pubsub_vfl.actors import ActiveWorker, PassiveWorker
-from protocols.pubsub_vfl.data import PartyRows
-from protocols.pubsub_vfl.messages import EpochOrder
-from protocols.pubsub_vfl.run import Federation
-from protocols.tablepuppet import local_solvers
-from protocols.tablepuppet.actors import TableClient
+from fedactors.protocols.glasu import actors as glasu
+from fedactors.protocols.mtcd.actors import LinkedParty
+from fedactors.protocols.mtcd.message_compression import Transforms
+from fedactors.protocols.pubsub_vfl.actors import ActiveWorker, PassiveWorker
+from fedactors.protocols.pubsub_vfl.data import PartyRows
+from fedactors.protocols.pubsub_vfl.messages import EpochOrder
+from fedactors.protocols.pubsub_vfl.run import Federation
+from fedactors.protocols.tablepuppet import local_solvers
+from fedactors.protocols.tablepuppet.actors import TableClient
 from tests.protocols.glasu import federation as graphs
 from tests.protocols.glasu.test_privacy import NOISY
 from tests.protocols.mtcd import running
@@ -72,7 +72,7 @@ def longer(monkeypatch: pytest.MonkeyPatch, protocol: str, more: int) -> None:
         def end_at(self, num_rounds: int, every: int = 1) -> None:
             super().end_at(num_rounds + more, every)
 
-    monkeypatch.setattr(f"protocols.{protocol}.run.Rounds", Longer)
+    monkeypatch.setattr(f"fedactors.protocols.{protocol}.run.Rounds", Longer)
     for counts in ("admit", "release"):
         monkeypatch.setattr(CallCounts, counts, lambda *_: None)
 

@@ -17,13 +17,13 @@ from fedactors.federation.approval import make_proposal
 from fedactors.plugins import find_protocol
 from fedactors.secure_sums.actors import SecureSums, coarsest
 from fedactors.secure_sums.primitives import FixedPoint
-from protocols.horizontal import algorithm
-from protocols.horizontal.actors import ClientProcess, HorizontalServer
-from protocols.horizontal.messages import Change
-from protocols.nebulafl.baselines import secure_sums
-from protocols.nebulafl.baselines.actors import OrderCenter
-from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.messages import RoundResult
+from fedactors.protocols.horizontal import algorithm
+from fedactors.protocols.horizontal.actors import ClientProcess, HorizontalServer
+from fedactors.protocols.horizontal.messages import Change
+from fedactors.protocols.nebulafl.baselines import secure_sums
+from fedactors.protocols.nebulafl.baselines.actors import OrderCenter
+from fedactors.protocols.nebulafl.config import NebulaFLConfig
+from fedactors.protocols.nebulafl.messages import RoundResult
 from tests.federation.world import BANK, CLINIC, SHOP, World
 
 pytestmark = pytest.mark.slow

@@ -14,16 +14,16 @@ import pytest
 from fedactors.actors.groups import ActorGroup
 from fedactors.actors.remote import CallCounts, config_of
 from fedactors.errors import Refused
-from protocols.glasu import messages as graph_messages
-from protocols.glasu import sampling
-from protocols.glasu import serving as graph_serving
-from protocols.glasu.data import load_data
-from protocols.horizontal import actors as horizontal
-from protocols.horizontal.messages import ColumnMeans, ColumnSums
-from protocols.mtcd import messages as tokens
-from protocols.mtcd.baselines.stcd import StcdClient
-from protocols.mtcd.server import GatheringServer
-from protocols.tablepuppet import messages as joins
+from fedactors.protocols.glasu import messages as graph_messages
+from fedactors.protocols.glasu import sampling
+from fedactors.protocols.glasu import serving as graph_serving
+from fedactors.protocols.glasu.data import load_data
+from fedactors.protocols.horizontal import actors as horizontal
+from fedactors.protocols.horizontal.messages import ColumnMeans, ColumnSums
+from fedactors.protocols.mtcd import messages as tokens
+from fedactors.protocols.mtcd.baselines.stcd import StcdClient
+from fedactors.protocols.mtcd.server import GatheringServer
+from fedactors.protocols.tablepuppet import messages as joins
 from tests.federation.test_runs import OTHERS, federated
 from tests.federation.world import BANK, SHOP, World
 from tests.protocols.glasu import federation as small_graphs

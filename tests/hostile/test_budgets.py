@@ -26,9 +26,9 @@ from fedactors.federation.site_run import PrivacyBudget, SiteRun
 from fedactors.learning import local_training
 from fedactors.plugins import find_protocol
 from fedactors.privacy.accounting import PrivacyRecord
-from protocols.horizontal import algorithm
-from protocols.horizontal.actors import HorizontalServer
-from protocols.horizontal.messages import Change
+from fedactors.protocols.horizontal import algorithm
+from fedactors.protocols.horizontal.actors import HorizontalServer
+from fedactors.protocols.horizontal.messages import Change
 from tests.federation.hostile_sites import in_mid_run
 from tests.federation.test_policy import BUDGET, NOISED
 from tests.federation.test_runs import federated

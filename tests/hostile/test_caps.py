@@ -13,13 +13,13 @@ import pytest
 from fedactors.actors.actor import Actor
 from fedactors.federation.hosting import Gate
 from fedactors.federation.site_folder import SITE, in_all, spent
-from protocols.glasu.messages import Representation as NodeRepresentation
-from protocols.mtcd.actors import LinkedParty
-from protocols.mtcd.messages import Representation, Token
-from protocols.pubsub_vfl.actors import PartyWorker, PassiveWorker
-from protocols.pubsub_vfl.messages import Embedding
-from protocols.tablepuppet.actors import TableClient
-from protocols.tablepuppet.messages import Predictions
+from fedactors.protocols.glasu.messages import Representation as NodeRepresentation
+from fedactors.protocols.mtcd.actors import LinkedParty
+from fedactors.protocols.mtcd.messages import Representation, Token
+from fedactors.protocols.pubsub_vfl.actors import PartyWorker, PassiveWorker
+from fedactors.protocols.pubsub_vfl.messages import Embedding
+from fedactors.protocols.tablepuppet.actors import TableClient
+from fedactors.protocols.tablepuppet.messages import Predictions
 from tests.federation.test_runs import DATA, GLASU, MTCD, SMALL, VERTICAL, federated
 from tests.federation.world import BANK, SHOP, World
 from tests.hostile.test_recounts import epsilon_at

@@ -9,10 +9,10 @@ import pytest
 
 from fedactors.actors.remote import CallCounts
 from fedactors.cli.main import main
-from protocols.nebulafl import containers, messages
-from protocols.nebulafl.actors import Auditor, NebulaCenter
-from protocols.nebulafl.baselines.actors import FlatExchange, OrderCenter, RoundExchange
-from protocols.nebulafl.baselines.flat_averaging import FlatServer
+from fedactors.protocols.nebulafl import containers, messages
+from fedactors.protocols.nebulafl.actors import Auditor, NebulaCenter
+from fedactors.protocols.nebulafl.baselines.actors import FlatExchange, OrderCenter, RoundExchange
+from fedactors.protocols.nebulafl.baselines.flat_averaging import FlatServer
 from tests.federation.test_centers import SMALL, flags, write_centers
 from tests.federation.test_runs import command
 from tests.federation.world import BANK, CLINIC, SHOP, World
@@ -78,9 +78,9 @@ def test_orders_after_the_end_of_the_run(world: World, monkeypatch: pytest.Monke
     async def never(_: Any) -> None:
         """The driver does not end it."""
 
-    monkeypatch.setattr("protocols.nebulafl.run.Federation.finish", never)
-    monkeypatch.setattr("protocols.nebulafl.run.Federation.finished", never)
-    monkeypatch.setattr("protocols.nebulafl.config.NebulaFLConfig.end", property(lambda config: 2 * config.duration))
+    monkeypatch.setattr("fedactors.protocols.nebulafl.run.Federation.finish", never)
+    monkeypatch.setattr("fedactors.protocols.nebulafl.run.Federation.finished", never)
+    monkeypatch.setattr("fedactors.protocols.nebulafl.config.NebulaFLConfig.end", property(lambda config: 2 * config.duration))
     found = refused(world, f"algorithm={algorithm}", "duration=2")
     assert "orders work of shop" in found
     assert "s after the run began; approved: duration=2" in found
@@ -120,7 +120,7 @@ def test_that_somebody_is_lost_where_a_loss_ends_the_run(world: World, monkeypat
         await self.centers[SHOP].set_present(messages.PresentCenters((BANK, SHOP)))
         raise AssertionError("the shop takes it")
 
-    monkeypatch.setattr("protocols.nebulafl.run.Federation.measure", measure)
+    monkeypatch.setattr("fedactors.protocols.nebulafl.run.Federation.measure", measure)
     expected = "calls shop.set_present with PresentCenters; approved: settings with which no run sends that"
     assert expected in refused(world)
 

@@ -29,7 +29,7 @@ from fedactors.runtime.compute import WallClock
 from fedactors.runtime.interface import ActorSpec
 from fedactors.runtime.ray.actor_process import RayContext, Settings, SharedParts
 from fedactors.secure_sums.actors import SecureSummand
-from protocols.glasu.actors import GraphClient
+from fedactors.protocols.glasu.actors import GraphClient
 from tests.federation.world import BANK, CLINIC, SHOP, World
 
 MASKED: dict[str, Any] = {"on_party_loss": "stop", "secure_aggregation": True}
@@ -69,7 +69,7 @@ def test_so_do_a_sites_actors_in_processes_of_its_own_ray() -> None:
     host: Any = object.__new__(ray_hosting.RayActorHost)
     gate = SimpleNamespace(book={})
     host._boundary, host._call_timeout, host._proxies = SimpleNamespace(gate=gate, unawaited=None), 1.0, {}
-    host._ask, host._join, host._package, host._source = ask, join, "protocols.horizontal", ""
+    host._ask, host._join, host._package, host._source = ask, join, "fedactors.protocols.horizontal", ""
     spec = ActorSpec(SecureSummand, "shop", (("shop", "bank", "clinic"),), {}, Resources())
 
     async def spawned() -> RayContext:

@@ -18,7 +18,7 @@ from fedactors.federation.hosting import Life, LocalActorHost
 from fedactors.federation.runtime import FederatedRuntime
 from fedactors.federation.site_folder import SITE
 from fedactors.runtime.compute import WallClock
-from protocols.nebulafl.config import NebulaFLConfig
+from fedactors.protocols.nebulafl.config import NebulaFLConfig
 from tests.federation.hostile_sites import Rogue
 from tests.federation.test_runs import OTHERS
 from tests.federation.world import BANK, CLINIC, LIMITS, SHOP, World

@@ -22,7 +22,7 @@ from fedactors.errors import BadInput, Refused
 from fedactors.federation.approval import Proposal, as_tree, check_proposal, make_proposal, read_proposal, why_a_person
 from fedactors.federation.site_folder import SITE, AllowedQuery, Policy, SiteFolder, TaskFacts
 from fedactors.plugins import find_protocol
-from protocols.tablepuppet.loj_operator import JoinServer
+from fedactors.protocols.tablepuppet.loj_operator import JoinServer
 from tests.federation.test_runs import federated
 from tests.federation.world import BANK, SHOP, SQL, World
 from tests.hostile.test_shown import with_policy

@@ -18,17 +18,17 @@ from fedactors.federation.hosting import Gate, make_book
 from fedactors.inspection import may_leave
 from fedactors.plugins import find_protocol
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from protocols.glasu import aggregation as graphs
-from protocols.glasu import messages
-from protocols.mtcd.data import load_data
-from protocols.mtcd.messages import OrderKey
-from protocols.mtcd.run import run
-from protocols.mtcd.server import GatheringServer
-from protocols.pubsub_vfl.actors import PassiveWorker
-from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.tablepuppet import actors as tables
-from protocols.tablepuppet import loj_operator
-from protocols.tablepuppet import messages as joins
+from fedactors.protocols.glasu import aggregation as graphs
+from fedactors.protocols.glasu import messages
+from fedactors.protocols.mtcd.data import load_data
+from fedactors.protocols.mtcd.messages import OrderKey
+from fedactors.protocols.mtcd.run import run
+from fedactors.protocols.mtcd.server import GatheringServer
+from fedactors.protocols.pubsub_vfl.actors import PassiveWorker
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.protocols.tablepuppet import actors as tables
+from fedactors.protocols.tablepuppet import loj_operator
+from fedactors.protocols.tablepuppet import messages as joins
 from tests.federation.test_runs import OTHERS, federated
 from tests.federation.world import BANK, CLINIC, SHOP, World
 from tests.protocols.mtcd.running import config_of, merged

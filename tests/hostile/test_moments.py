@@ -14,7 +14,7 @@ from fedactors.errors import FedactorsError
 from fedactors.plugins import find_protocol
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.serving.predictions import Application
-from protocols.horizontal.config import HorizontalConfig
+from fedactors.protocols.horizontal.config import HorizontalConfig
 from tests.keeping import Keeping
 
 pytestmark = [pytest.mark.slow, pytest.mark.drawn(2, family="hostile")]

@@ -17,10 +17,10 @@ from fedactors.errors import BadInput, Refused
 from fedactors.federation.approval import check_proposal, make_proposal
 from fedactors.federation.site_folder import SITE
 from fedactors.plugins import find_protocol
-from protocols.horizontal import messages
-from protocols.horizontal.actors import ClientProcess, HorizontalServer
-from protocols.mtcd import run as mtcd
-from protocols.mtcd.messages import MeasureOrder
+from fedactors.protocols.horizontal import messages
+from fedactors.protocols.horizontal.actors import ClientProcess, HorizontalServer
+from fedactors.protocols.mtcd import run as mtcd
+from fedactors.protocols.mtcd.messages import MeasureOrder
 from tests.federation.test_runs import MTCD, SMALL, federated
 from tests.federation.world import BANK, CLINIC, SHOP, World
 

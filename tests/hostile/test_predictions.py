@@ -23,9 +23,9 @@ from fedactors.learning.models import ModelSpec
 from fedactors.runtime.interface import ActorSpec
 from fedactors.serving.parts import Part, TrainedModel
 from fedactors.serving.predictions import PredictingOwner
-from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.messages import WantedRows
-from protocols.tablepuppet.serving import PredictingTable
+from fedactors.protocols.tablepuppet.config import TablePuppetConfig
+from fedactors.protocols.tablepuppet.messages import WantedRows
+from fedactors.protocols.tablepuppet.serving import PredictingTable
 from tests.federation.test_going_on import predicted, runs
 from tests.federation.test_online import given_by, ordered
 from tests.federation.test_runs import SMALL, federated

@@ -33,7 +33,7 @@ from fedactors.federation.identity import FEDERATION
 from fedactors.federation.site_folder import SITE, Amount, SiteFolder
 from fedactors.learning.models import ModelSpec, build_model, build_skeleton
 from fedactors.plugins import find_protocol
-from protocols.glasu.backbones import Network, initial_parameters
+from fedactors.protocols.glasu.backbones import Network, initial_parameters
 from tests.federation.hostile_sites import Rogue
 from tests.federation.test_keys import bank_of_an_enterprise
 from tests.federation.world import BANK, CLINIC, SHOP, World

@@ -27,15 +27,15 @@ from fedactors.runtime.interface import Snapshot
 from fedactors.runtime.rounds import Rounds
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.secure_sums.protocol import SecureSumClient
-from protocols.glasu.serving import PredictingClient
-from protocols.horizontal.data import load_data as load_clients
-from protocols.horizontal.run import run as run_horizontal
-from protocols.pubsub_vfl.messages import EpochOrder
-from protocols.pubsub_vfl.run import Federation
-from protocols.tablepuppet import actors as tables
-from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.data import load_data as load_tables
-from protocols.tablepuppet.run import run as run_tables
+from fedactors.protocols.glasu.serving import PredictingClient
+from fedactors.protocols.horizontal.data import load_data as load_clients
+from fedactors.protocols.horizontal.run import run as run_horizontal
+from fedactors.protocols.pubsub_vfl.messages import EpochOrder
+from fedactors.protocols.pubsub_vfl.run import Federation
+from fedactors.protocols.tablepuppet import actors as tables
+from fedactors.protocols.tablepuppet.config import TablePuppetConfig
+from fedactors.protocols.tablepuppet.data import load_data as load_tables
+from fedactors.protocols.tablepuppet.run import run as run_tables
 from tests.federation.test_runs import MTCD, federated
 from tests.federation.world import BANK, SHOP, World
 from tests.hostile.test_accounts import longer
@@ -260,7 +260,7 @@ def predictions_file() -> str:
 
 def test_a_server_that_stops_before_the_end_of_a_prediction_is_charged() -> None:
     """The line of a representation is written when it is drawn, and not when the logits are asked for."""
-    from protocols.glasu import privacy
+    from fedactors.protocols.glasu import privacy
 
     config = graphs.settings(**NOISY)
     releases = privacy.noised_releases(config)

@@ -26,8 +26,8 @@ from fedactors.federation.site_folder import SITE, RunLimits, in_all, spent
 from fedactors.federation.site_run import SiteRun, UsageWatch
 from fedactors.runtime.failures import errors_for
 from fedactors.secure_sums.actors import SecureSums
-from protocols.horizontal.actors import ClientProcess, HorizontalServer
-from protocols.horizontal.config import HorizontalConfig
+from fedactors.protocols.horizontal.actors import ClientProcess, HorizontalServer
+from fedactors.protocols.horizontal.config import HorizontalConfig
 from tests.federation.test_going_on import after_rounds
 from tests.federation.test_policy import limited
 from tests.federation.test_quorum import QUORUM, THREE, hospitals, restarted

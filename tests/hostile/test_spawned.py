@@ -25,7 +25,7 @@ from fedactors.plugins import find_protocol
 from fedactors.runtime.interface import ActorSpec
 from fedactors.secure_sums.messages import Identity, SumCall, parties_of
 from fedactors.secure_sums.protocol import SecureSumClient, SecureSumError
-from protocols.horizontal.actors import ClientProcess
+from fedactors.protocols.horizontal.actors import ClientProcess
 from tests.federation.hostile_sites import Rogue
 from tests.federation.test_centers import SMALL as CENTERS
 from tests.federation.test_centers import flags, write_centers
@@ -255,7 +255,7 @@ def test_processes_of_a_ray_run_the_code_that_was_approved(monkeypatch: pytest.M
     sidecar._processes = SimpleNamespace(
         prepare=nothing, reports={SHOP: report}, addresses={}, as_seen_by=lambda *_: {}
     )
-    spawned = sidecar.spawn([], SimpleNamespace(package="protocols.horizontal"), {}, "approved")
+    spawned = sidecar.spawn([], SimpleNamespace(package="fedactors.protocols.horizontal"), {}, "approved")
     if who == "neither":
         assert asyncio.run(spawned) == ({DRIVER: {}}, [report])
         return

@@ -33,16 +33,16 @@ from fedactors.secure_sums.messages import (
 )
 from fedactors.secure_sums.primitives import FixedPoint, LongIntegers, count_point, join
 from fedactors.secure_sums.protocol import SecureSumError
-from protocols.glasu.actors import GraphClient
-from protocols.glasu.messages import Aggregated, GradientShare
-from protocols.horizontal.actors import ClientProcess
-from protocols.horizontal.algorithm import ServerModel, shared
-from protocols.horizontal.messages import TotalWeight
-from protocols.mtcd.actors import TokenClient
-from protocols.nebulafl import training
-from protocols.nebulafl.baselines.actors import OrderCenter, RoundExchange
-from protocols.nebulafl.baselines.secure_sums import SummingCenter
-from protocols.nebulafl.messages import RoundOrder, RunStart, TrainingOrder, Withdrawal
+from fedactors.protocols.glasu.actors import GraphClient
+from fedactors.protocols.glasu.messages import Aggregated, GradientShare
+from fedactors.protocols.horizontal.actors import ClientProcess
+from fedactors.protocols.horizontal.algorithm import ServerModel, shared
+from fedactors.protocols.horizontal.messages import TotalWeight
+from fedactors.protocols.mtcd.actors import TokenClient
+from fedactors.protocols.nebulafl import training
+from fedactors.protocols.nebulafl.baselines.actors import OrderCenter, RoundExchange
+from fedactors.protocols.nebulafl.baselines.secure_sums import SummingCenter
+from fedactors.protocols.nebulafl.messages import RoundOrder, RunStart, TrainingOrder, Withdrawal
 from tests.secure_sums.test_protocol import FIVE, Sums, vectors
 
 pytestmark = pytest.mark.slow

@@ -21,12 +21,12 @@ from fedactors.runtime.snapshots import apply, capture
 from fedactors.secure_sums.actors import SecureSummand, as_bytes, in_turn
 from fedactors.secure_sums.messages import framed
 from fedactors.secure_sums.primitives import FixedPoint
-from protocols.glasu import messages
-from protocols.glasu.actors import GraphClient
-from protocols.glasu.aggregation import AggregationServer
-from protocols.glasu.privacy import point_of
-from protocols.horizontal.actors import ClientProcess, HorizontalServer
-from protocols.mtcd.actors import Party, TokenClient
+from fedactors.protocols.glasu import messages
+from fedactors.protocols.glasu.actors import GraphClient
+from fedactors.protocols.glasu.aggregation import AggregationServer
+from fedactors.protocols.glasu.privacy import point_of
+from fedactors.protocols.horizontal.actors import ClientProcess, HorizontalServer
+from fedactors.protocols.mtcd.actors import Party, TokenClient
 
 pytestmark = pytest.mark.slow
 WORK = Work("aggregate", 1.0)

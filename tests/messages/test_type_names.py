@@ -23,8 +23,8 @@ from fedactors.messages.codec import (
     namespace_of,
     wire_type,
 )
-from protocols.mtcd.config import MtcdConfig
-from protocols.mtcd.messages import Gather
+from fedactors.protocols.mtcd.config import MtcdConfig
+from fedactors.protocols.mtcd.messages import Gather
 
 
 def declared(module: str, qualname: str = "Step", name: str = "") -> Any:
@@ -74,8 +74,8 @@ def test_a_class_that_moved_is_found_by_frames_of_before(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("module", "qualname", "name"),
     [
-        ("protocols.some.messages", "Step", "some/Step"),
-        ("protocols.some.baselines.more.messages", "Deep", "some/Deep"),
+        ("fedactors.protocols.some.messages", "Step", "some/Step"),
+        ("fedactors.protocols.some.baselines.more.messages", "Deep", "some/Deep"),
         ("fedactors.joining.some", "Step", "fedactors/Step"),
         ("acme_messages", "Step", "acme_messages/Step"),
         ("acme.quick.messages", "Outer.Step", "acme.quick.messages/Outer.Step"),

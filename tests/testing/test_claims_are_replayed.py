@@ -9,8 +9,8 @@ import pytest
 
 from fedactors.testing.conformance import remarks_on_claims
 from fedactors.testing.runs import Subject, simulate
-from protocols.pubsub_vfl import privacy
-from protocols.pubsub_vfl.plugin import PROTOCOL
+from fedactors.protocols.pubsub_vfl import privacy
+from fedactors.protocols.pubsub_vfl.plugin import PROTOCOL
 
 COVERED = {"embedding_mu": 2.0, "bottom_training": "frozen", "standardisation": "private"}
 
@@ -45,5 +45,5 @@ def test_a_figure_that_does_not_follow_is_a_remark(monkeypatch: pytest.MonkeyPat
         return (dataclasses.replace(line, epsilon=(line.epsilon or 0) / 2) for line in honest(*args))
 
     honest = privacy.passive_records
-    monkeypatch.setattr("protocols.pubsub_vfl.actors.passive_records", halved)
+    monkeypatch.setattr("fedactors.protocols.pubsub_vfl.actors.passive_records", halved)
     assert any("epsilon" in remark and "is stated" in remark for remark in remarks())

@@ -6,7 +6,7 @@ from pydantic import Field
 from fedactors.config import build, config
 from fedactors.plugins import resolve_address
 from fedactors.testing.conformance import NotConforming, check_protocol
-from protocols.mtcd.plugin import PROTOCOL as MTCD
+from fedactors.protocols.mtcd.plugin import PROTOCOL as MTCD
 from tests.testing.reviewed import check_remarks
 from tests.testing.scattered import Scattered, Stuck
 from tests.testing.sound import SOUND, Right, protocol, run_split
@@ -96,7 +96,7 @@ def generated(protocol, settings):
     ],
 )
 def test_built_in_protocols_conform_on_both_runtimes(name, settings, options):
-    address = f"protocols.{name}.plugin:PROTOCOL"
+    address = f"fedactors.protocols.{name}.plugin:PROTOCOL"
     protocol = resolve_address(address)
     raw = generated(protocol, settings) if name == "mtcd" else {}
     check_protocol(protocol, config=settings, raw_columns=raw, **options)

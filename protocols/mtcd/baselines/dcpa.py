@@ -30,11 +30,11 @@ from fedactors.actors.groups import surviving_loss
 from fedactors.actors.remote import CLIENT, DRIVER, remote
 from fedactors.data.layouts.vertical import VerticalPart
 from fedactors.errors import CallTimeout
-from protocols.mtcd.actors import Party
-from protocols.mtcd.config import MtcdConfig
-from protocols.mtcd.data import PublicPart
-from protocols.mtcd.messages import DualVector, IterateOrder
-from protocols.mtcd.objective import Array, Problem, Ridge, SparseLogistic
+from fedactors.protocols.mtcd.actors import Party
+from fedactors.protocols.mtcd.config import MtcdConfig
+from fedactors.protocols.mtcd.data import PublicPart
+from fedactors.protocols.mtcd.messages import DualVector, IterateOrder
+from fedactors.protocols.mtcd.objective import Array, Problem, Ridge, SparseLogistic
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ import numpy as np
 from fedactors.actors.groups import surviving_loss
 from fedactors.actors.remote import CLIENT, DRIVER, remote
 from fedactors.errors import CallTimeout, Refused
-from protocols.mtcd.actors import TokenHolder
-from protocols.mtcd.message_compression import unpack
-from protocols.mtcd.messages import FusionParameters, Prelude, RoamingDone, Token, TokenAtRest, WalkOrder
-from protocols.mtcd.roaming import next_client, walk_seed
+from fedactors.protocols.mtcd.actors import TokenHolder
+from fedactors.protocols.mtcd.message_compression import unpack
+from fedactors.protocols.mtcd.messages import FusionParameters, Prelude, RoamingDone, Token, TokenAtRest, WalkOrder
+from fedactors.protocols.mtcd.roaming import next_client, walk_seed
 
 
 class StcdClient(TokenHolder):

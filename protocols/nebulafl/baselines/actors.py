@@ -22,16 +22,16 @@ from fedactors.actors.remote import DATA_CENTER, DRIVER, SERVER, remote
 from fedactors.data.layouts.horizontal import HorizontalPart, check_names, reading_of, rows_key, rows_of
 from fedactors.errors import Refused
 from fedactors.secure_sums.actors import in_turn
-from protocols.nebulafl import messages
-from protocols.nebulafl.actors import AUDITOR, Auditor
-from protocols.nebulafl.algorithm import Floats
-from protocols.nebulafl.baselines.flat_averaging import RATE_LIMITS, FlatServer, Orders, Task
-from protocols.nebulafl.baselines.hierarchical import RoundDesk, Start, center_method
-from protocols.nebulafl.baselines.secure_sums import RoundSums, SummingCenter
-from protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
-from protocols.nebulafl.containers import WHILE_IT_LASTS, ContainerCenter, RunMembers, check_speaker
-from protocols.nebulafl.scheduler import Assignment, Request
-from protocols.nebulafl.training import (
+from fedactors.protocols.nebulafl import messages
+from fedactors.protocols.nebulafl.actors import AUDITOR, Auditor
+from fedactors.protocols.nebulafl.algorithm import Floats
+from fedactors.protocols.nebulafl.baselines.flat_averaging import RATE_LIMITS, FlatServer, Orders, Task
+from fedactors.protocols.nebulafl.baselines.hierarchical import RoundDesk, Start, center_method
+from fedactors.protocols.nebulafl.baselines.secure_sums import RoundSums, SummingCenter
+from fedactors.protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
+from fedactors.protocols.nebulafl.containers import WHILE_IT_LASTS, ContainerCenter, RunMembers, check_speaker
+from fedactors.protocols.nebulafl.scheduler import Assignment, Request
+from fedactors.protocols.nebulafl.training import (
     Model,
     Trained,
     distilled,

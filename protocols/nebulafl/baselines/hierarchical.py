@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from fedactors.learning.local_training import weighted_mean
 from fedactors.serving.parts import softmax
-from protocols.nebulafl.algorithm import Floats, Numbers
-from protocols.nebulafl.baselines.flat_averaging import sample
-from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.messages import ClusterLogits, RoundOrder, RoundResult
-from protocols.nebulafl.training import Trained
+from fedactors.protocols.nebulafl.algorithm import Floats, Numbers
+from fedactors.protocols.nebulafl.baselines.flat_averaging import sample
+from fedactors.protocols.nebulafl.config import NebulaFLConfig
+from fedactors.protocols.nebulafl.messages import ClusterLogits, RoundOrder, RoundResult
+from fedactors.protocols.nebulafl.training import Trained
 
 MAX_PASSES = 100
 """Passes of Lloyd's algorithm at most."""

@@ -17,10 +17,10 @@ import numpy as np
 import scipy.optimize
 from numpy.typing import NDArray
 
-from protocols.tablepuppet import algorithm
-from protocols.tablepuppet.algorithm import epoch_batches, gather_join, scatter_join
-from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.local_solvers import Array, TableModel, describe_model, predict, pull_back
+from fedactors.protocols.tablepuppet import algorithm
+from fedactors.protocols.tablepuppet.algorithm import epoch_batches, gather_join, scatter_join
+from fedactors.protocols.tablepuppet.config import TablePuppetConfig
+from fedactors.protocols.tablepuppet.local_solvers import Array, TableModel, describe_model, predict, pull_back
 
 _BLOCK = 1 << 16
 

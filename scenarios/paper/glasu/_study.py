@@ -21,7 +21,7 @@ from fedactors.sweeps import Done, run_once
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from protocols.glasu.plugin import PROTOCOL
+from fedactors.protocols.glasu.plugin import PROTOCOL
 from scenarios.paper.pairs import difference_row
 from scenarios.paper.study import Study, study_flags
 

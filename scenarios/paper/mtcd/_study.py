@@ -22,7 +22,7 @@ from fedactors.sweeps import run_once
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from protocols.mtcd.plugin import PROTOCOL, PUBLISHED
+from fedactors.protocols.mtcd.plugin import PROTOCOL, PUBLISHED
 from scenarios.paper.study import Study, rows_of, study_flags
 
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"

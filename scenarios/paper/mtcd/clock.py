@@ -22,9 +22,9 @@ from fedactors.actors.context import Work
 from fedactors.network.links import HostCapacity, Link, Network
 from fedactors.runs.table import RunRow
 from fedactors.sweeps import run_once
-from protocols.mtcd.algorithm import default_costs
-from protocols.mtcd.config import MtcdConfig
-from protocols.mtcd.plugin import PROTOCOL, PUBLISHED
+from fedactors.protocols.mtcd.algorithm import default_costs
+from fedactors.protocols.mtcd.config import MtcdConfig
+from fedactors.protocols.mtcd.plugin import PROTOCOL, PUBLISHED
 
 GAP = 1e-2
 SERVER = 1.25e6

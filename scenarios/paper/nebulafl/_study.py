@@ -28,10 +28,10 @@ from fedactors.sweeps import run_once
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
-from protocols.nebulafl.data import exchange_name, read_catalogue, read_network
-from protocols.nebulafl.plugin import PROTOCOL
-from protocols.nebulafl.run import measured_split
+from fedactors.protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
+from fedactors.protocols.nebulafl.data import exchange_name, read_catalogue, read_network
+from fedactors.protocols.nebulafl.plugin import PROTOCOL
+from fedactors.protocols.nebulafl.run import measured_split
 from scenarios.paper.pairs import ratio_row
 from scenarios.paper.study import Study, rows_of, study_flags
 

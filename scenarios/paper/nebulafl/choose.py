@@ -23,7 +23,7 @@ from fedactors.runs.table import RunRow
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from protocols.nebulafl.config import NebulaFLConfig
+from fedactors.protocols.nebulafl.config import NebulaFLConfig
 from scenarios.paper.study import Study
 
 RATES = (0.01, 0.03, 0.1, 0.3)

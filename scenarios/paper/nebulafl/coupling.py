@@ -14,9 +14,9 @@ from _study import Row, chosen, measure
 
 from fedactors.data.layouts.horizontal import HorizontalData, rows_key
 from fedactors.runtime import snapshots
-from protocols.nebulafl.algorithm import master_model
-from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.training import evaluate, run_model
+from fedactors.protocols.nebulafl.algorithm import master_model
+from fedactors.protocols.nebulafl.config import NebulaFLConfig
+from fedactors.protocols.nebulafl.training import evaluate, run_model
 
 FIXED = {"resource_policy": "fastest", "dirichlet": 0.1}
 ROWS = {

@@ -11,7 +11,7 @@ that send every container's model are also given twice the time, at Dirichlet 0.
 
 from _study import BASELINES, DIGITS, FULL_IN_CLOUD, SPAN, Row, chosen, cloud, cloud_chosen, in_equal_time, measure
 
-from protocols.nebulafl.config import BY_CENTER
+from fedactors.protocols.nebulafl.config import BY_CENTER
 from scenarios.paper.pairs import difference_row
 
 METHODS = {"nebulafl": {}, "nebulafl-fastest": {"resource_policy": "fastest"}} | {

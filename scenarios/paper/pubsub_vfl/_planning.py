@@ -17,13 +17,13 @@ from fedactors.config import build
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from fedactors.validation import read_tree
-from protocols.pubsub_vfl import planner
-from protocols.pubsub_vfl.algorithm import default_costs
-from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.data import load_data
-from protocols.pubsub_vfl.dry_run import Problem
-from protocols.pubsub_vfl.planner import Plan
-from protocols.pubsub_vfl.plugin import PUBLISHED
+from fedactors.protocols.pubsub_vfl import planner
+from fedactors.protocols.pubsub_vfl.algorithm import default_costs
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.protocols.pubsub_vfl.data import load_data
+from fedactors.protocols.pubsub_vfl.dry_run import Problem
+from fedactors.protocols.pubsub_vfl.planner import Plan
+from fedactors.protocols.pubsub_vfl.plugin import PUBLISHED
 from scenarios.paper.pubsub_vfl._profiles import profile_of_costs
 from scenarios.paper.study import Study
 

@@ -7,9 +7,9 @@ from fedactors.data.layouts.vertical import VerticalData
 from fedactors.learning.network import initial_vector
 from fedactors.network import links
 from fedactors.runtime.interface import CostModel
-from protocols.pubsub_vfl import algorithm
-from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.messages import PartyProfile, PowerLaw
+from fedactors.protocols.pubsub_vfl import algorithm
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.protocols.pubsub_vfl.messages import PartyProfile, PowerLaw
 
 
 def profile_of_costs(

@@ -27,9 +27,9 @@ from fedactors.sweeps import Done, run_once
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from protocols.pubsub_vfl.algorithm import default_costs
-from protocols.pubsub_vfl.plugin import PROTOCOL, PUBLISHED
-from protocols.pubsub_vfl.run import HEADLINE
+from fedactors.protocols.pubsub_vfl.algorithm import default_costs
+from fedactors.protocols.pubsub_vfl.plugin import PROTOCOL, PUBLISHED
+from fedactors.protocols.pubsub_vfl.run import HEADLINE
 from scenarios.paper.pairs import difference_row
 from scenarios.paper.study import Study, rows_of, study_flags
 

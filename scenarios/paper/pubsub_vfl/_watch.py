@@ -30,12 +30,12 @@ from fedactors.sweeps import run_once
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from protocols.pubsub_vfl.actors import PartyWorker
-from protocols.pubsub_vfl.algorithm import default_costs
-from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.data import load_data, num_batches
-from protocols.pubsub_vfl.pilots import TrainingClock, joint_score
-from protocols.pubsub_vfl.plugin import PROTOCOL, PUBLISHED
+from fedactors.protocols.pubsub_vfl.actors import PartyWorker
+from fedactors.protocols.pubsub_vfl.algorithm import default_costs
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.protocols.pubsub_vfl.data import load_data, num_batches
+from fedactors.protocols.pubsub_vfl.pilots import TrainingClock, joint_score
+from fedactors.protocols.pubsub_vfl.plugin import PROTOCOL, PUBLISHED
 from scenarios.paper.study import rows_of
 
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"

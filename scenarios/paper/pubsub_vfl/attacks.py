@@ -32,9 +32,9 @@ from fedactors.privacy.mechanisms import clip_and_noise
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from protocols.pubsub_vfl import algorithm
-from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.data import load_data
+from fedactors.protocols.pubsub_vfl import algorithm
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.protocols.pubsub_vfl.data import load_data
 from scenarios.paper.study import Study
 
 MUS = (math.inf, 0.1, 1.0, 10.0, 0.5, 2.0, 4.0, 8.0)

@@ -21,8 +21,8 @@ from fedactors.config import as_dict, build, parse_words
 from fedactors.launch import load_data
 from fedactors.runs.table import RunRow
 from fedactors.runtime.compute import one_torch_thread
-from protocols.pubsub_vfl.plugin import PROTOCOL
-from protocols.pubsub_vfl.privacy import neighbours, surface
+from fedactors.protocols.pubsub_vfl.plugin import PROTOCOL
+from fedactors.protocols.pubsub_vfl.privacy import neighbours, surface
 
 DATA = ("breast-cancer", "bank", "credit")
 MECHANISMS: dict[str, tuple[str, str, dict[str, Any]]] = {

@@ -27,10 +27,10 @@ from fedactors.runs.table import RunRow
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from protocols.pubsub_vfl import algorithm
-from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.data import batches, load_data
-from protocols.pubsub_vfl.plugin import PROTOCOL, PUBLISHED
+from fedactors.protocols.pubsub_vfl import algorithm
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.protocols.pubsub_vfl.data import batches, load_data
+from fedactors.protocols.pubsub_vfl.plugin import PROTOCOL, PUBLISHED
 from scenarios.paper.study import Study, study_flags
 
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"

@@ -18,9 +18,9 @@ from fedactors.actors.remote import DRIVER, remote
 from fedactors.messages.codec import message
 from fedactors.runs.table import RunRow
 from fedactors.runtime.ray.runtime import RayRuntime
-from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.messages import Parameters
-from protocols.pubsub_vfl.replicas import AveragingServer, weighted_mean
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.protocols.pubsub_vfl.messages import Parameters
+from fedactors.protocols.pubsub_vfl.replicas import AveragingServer, weighted_mean
 
 SIZES = (100, 10_000, 62_000, 250_000)
 SERVER = "party/ps"

@@ -28,10 +28,10 @@ from fedactors.runs.table import RunRow
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from protocols.pubsub_vfl import planner
-from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.planner import Plan
-from protocols.pubsub_vfl.plugin import PUBLISHED
+from fedactors.protocols.pubsub_vfl import planner
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.protocols.pubsub_vfl.planner import Plan
+from fedactors.protocols.pubsub_vfl.plugin import PUBLISHED
 from scenarios.paper.study import study_flags
 
 NEVER = 2.0

@@ -22,8 +22,8 @@ from fedactors.config import parse_words
 from fedactors.privacy.accounting import claims
 from fedactors.runs.table import RunRow
 from fedactors.sweeps import run_once
-from protocols.pubsub_vfl.algorithm import default_costs
-from protocols.pubsub_vfl.plugin import PROTOCOL
+from fedactors.protocols.pubsub_vfl.algorithm import default_costs
+from fedactors.protocols.pubsub_vfl.plugin import PROTOCOL
 
 DATA = ("bank", "credit")
 ALONE = "active-alone"

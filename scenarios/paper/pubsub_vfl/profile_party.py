@@ -12,10 +12,10 @@ import json
 from pathlib import Path
 
 from fedactors.config import build, parse_words
-from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.data import load_data
-from protocols.pubsub_vfl.plugin import PUBLISHED
-from protocols.pubsub_vfl.profiler import profile_machine
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.protocols.pubsub_vfl.data import load_data
+from fedactors.protocols.pubsub_vfl.plugin import PUBLISHED
+from fedactors.protocols.pubsub_vfl.profiler import profile_machine
 
 
 def main() -> None:

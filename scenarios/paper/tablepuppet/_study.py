@@ -20,7 +20,7 @@ from fedactors.sweeps import run_once
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from protocols.tablepuppet.plugin import PROTOCOL, PUBLISHED
+from fedactors.protocols.tablepuppet.plugin import PROTOCOL, PUBLISHED
 from scenarios.paper.study import Study, study_flags
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"

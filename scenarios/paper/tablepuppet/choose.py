@@ -22,7 +22,7 @@ from fedactors.sweeps import run_once
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from protocols.tablepuppet.plugin import PROTOCOL
+from fedactors.protocols.tablepuppet.plugin import PROTOCOL
 from scenarios.paper.study import Study
 from scenarios.paper.tablepuppet._study import Panel, Point, study_of
 

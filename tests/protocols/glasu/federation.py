@@ -15,10 +15,10 @@ from fedactors.runs.metrics import RunResult
 from fedactors.runtime import calls
 from fedactors.runtime.interface import Snapshot
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from protocols.glasu import messages
-from protocols.glasu.config import GlasuConfig
-from protocols.glasu.data import load_data
-from protocols.glasu.run import run
+from fedactors.protocols.glasu import messages
+from fedactors.protocols.glasu.config import GlasuConfig
+from fedactors.protocols.glasu.data import load_data
+from fedactors.protocols.glasu.run import run
 
 DATA = "blocks:120x9x3"
 SMALL = {"hidden_size": "8", "num_rounds": "4", "evaluate_every": "2", "num_heads": "2"}

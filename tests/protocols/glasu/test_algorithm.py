@@ -10,9 +10,9 @@ from torch.nn import functional
 
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState
 from fedactors.privacy.mechanisms import clip_rows, clip_rows_backward
-from protocols.glasu import algorithm, backbones, sampling
-from protocols.glasu.algorithm import ClientBatch, Stale
-from protocols.glasu.backbones import Network, Parameters
+from fedactors.protocols.glasu import algorithm, backbones, sampling
+from fedactors.protocols.glasu.algorithm import ClientBatch, Stale
+from fedactors.protocols.glasu.backbones import Network, Parameters
 
 NODES, FEATURES, CLASSES, HIDDEN = 40, 5, 3, 8
 DOUBLE = torch.float64

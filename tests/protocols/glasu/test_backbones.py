@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from fedactors.config import build
-from protocols.glasu import backbones, sampling
-from protocols.glasu.config import GlasuConfig
+from fedactors.protocols.glasu import backbones, sampling
+from fedactors.protocols.glasu.config import GlasuConfig
 
 DOUBLE = torch.float64
 

@@ -7,7 +7,7 @@ from fedactors.cli.main import main
 from fedactors.errors import BadInput
 from fedactors.launch import launch, resolve
 from fedactors.options import RunOptions
-from protocols.glasu.plugin import PROTOCOL
+from fedactors.protocols.glasu.plugin import PROTOCOL
 from tests.protocols.glasu.federation import altered, settings, simulate
 
 NODES = {

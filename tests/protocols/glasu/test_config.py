@@ -4,7 +4,7 @@ import pytest
 
 from fedactors.config import build
 from fedactors.errors import BadInput
-from protocols.glasu.config import GlasuConfig
+from fedactors.protocols.glasu.config import GlasuConfig
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import pytest
 
 from fedactors.data.layouts.graph import NodeSplit, from_masks
 from fedactors.errors import BadInput
-from protocols.glasu import data
-from protocols.glasu.data import ClientGraph
-from protocols.glasu.sampling import adjacency
+from fedactors.protocols.glasu import data
+from fedactors.protocols.glasu.data import ClientGraph
+from fedactors.protocols.glasu.sampling import adjacency
 
 EDGES = [np.array([[0, 1], [1, 2]]), np.array([[2, 3], [1, 4]])]
 SPLIT = NodeSplit(np.array([0, 1, 0, 1, 0]), np.array([0, 1]), np.array([2]), np.array([3, 4]))

@@ -8,16 +8,16 @@ import pytest
 from fedactors.errors import Refused
 from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from protocols.glasu.aggregation import AggregationServer
-from protocols.glasu.data import load_data
-from protocols.glasu.messages import AveragedLogits
-from protocols.glasu.run import run
+from fedactors.protocols.glasu.aggregation import AggregationServer
+from fedactors.protocols.glasu.data import load_data
+from fedactors.protocols.glasu.messages import AveragedLogits
+from fedactors.protocols.glasu.run import run
 from tests.protocols.glasu.federation import DATA, settings
 from tests.protocols.spies import spy_on
 
 RUNTIMES = [pytest.param(SimulatedRuntime, id="simulated"), pytest.param(RayRuntime, id="ray", marks=pytest.mark.ray)]
-CLIENT = "protocols.glasu.actors:GraphClient"
-AGGREGATOR = "protocols.glasu.aggregation:AggregationServer"
+CLIENT = "fedactors.protocols.glasu.actors:GraphClient"
+AGGREGATOR = "fedactors.protocols.glasu.aggregation:AggregationServer"
 
 
 @pytest.fixture(autouse=True)
@@ -112,7 +112,7 @@ def play(make, config):
     ],
 )
 def test_a_server_that_asks_for_more_than_its_part_is_refused(monkeypatch, make, server):
-    monkeypatch.setattr("protocols.glasu.run.AggregationServer", server)
+    monkeypatch.setattr("fedactors.protocols.glasu.run.AggregationServer", server)
     with pytest.raises(Refused, match=LINES[server]):
         play(make, settings())[1]()
 

@@ -7,10 +7,10 @@ import pytest
 from fedactors.errors import CallTimeout, Diverged, FedactorsError, PartyLost, Refused
 from fedactors.runtime.interface import Costs
 from fedactors.secure_sums.protocol import SecureSumClient
-from protocols.glasu.actors import GraphClient
-from protocols.glasu.aggregation import AggregationServer
-from protocols.glasu.messages import Representation
-from protocols.glasu.run import default_costs
+from fedactors.protocols.glasu.actors import GraphClient
+from fedactors.protocols.glasu.aggregation import AggregationServer
+from fedactors.protocols.glasu.messages import Representation
+from fedactors.protocols.glasu.run import default_costs
 from tests.protocols.glasu.federation import settings, simulate
 
 VARIANTS = [

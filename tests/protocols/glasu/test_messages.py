@@ -12,14 +12,14 @@ from fedactors.messages.codec import message_types
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.secure_sums.actors import MESSAGES, IdentityShare
 from fedactors.secure_sums.messages import Arrived
-from protocols.glasu import messages
-from protocols.glasu.actors import GraphClient
-from protocols.glasu.aggregation import AggregationServer
-from protocols.glasu.baselines import LoneClient
-from protocols.glasu.data import load_data
-from protocols.glasu.messages import Stamp
-from protocols.glasu.plugin import PROTOCOL
-from protocols.glasu.run import actors, run
+from fedactors.protocols.glasu import messages
+from fedactors.protocols.glasu.actors import GraphClient
+from fedactors.protocols.glasu.aggregation import AggregationServer
+from fedactors.protocols.glasu.baselines import LoneClient
+from fedactors.protocols.glasu.data import load_data
+from fedactors.protocols.glasu.messages import Stamp
+from fedactors.protocols.glasu.plugin import PROTOCOL
+from fedactors.protocols.glasu.run import actors, run
 from tests.protocols.glasu.federation import DATA, Eavesdropper, settings, simulate
 from tests.protocols.glasu.test_bad_input import write
 

@@ -10,12 +10,12 @@ from fedactors.auditing.replay import audit_by_replay
 from fedactors.privacy.accounting import check_record, compose_mu, epsilon_of_mu
 from fedactors.secure_sums.actors import IdentityShare
 from fedactors.secure_sums.messages import Masked, SumKeys
-from protocols.glasu import auditing, privacy
-from protocols.glasu.actors import GraphClient
-from protocols.glasu.aggregation import AggregationServer
-from protocols.glasu.data import load_data
-from protocols.glasu.messages import GradientPart, Introduction, Prediction, Report, Representation
-from protocols.glasu.plugin import PROTOCOL
+from fedactors.protocols.glasu import auditing, privacy
+from fedactors.protocols.glasu.actors import GraphClient
+from fedactors.protocols.glasu.aggregation import AggregationServer
+from fedactors.protocols.glasu.data import load_data
+from fedactors.protocols.glasu.messages import GradientPart, Introduction, Prediction, Report, Representation
+from fedactors.protocols.glasu.plugin import PROTOCOL
 from tests.protocols.glasu.federation import DATA, Eavesdropper, altered, settings, simulate
 
 
@@ -67,7 +67,7 @@ def test_masks_orders_and_weights_are_fresh_in_every_run(monkeypatch):
 def test_what_the_server_holds_does_not_undo_the_shuffle_or_give_the_first_weights(monkeypatch):
     """The attack that succeeded before: all orders and weights from the run's seed, which every actor has."""
     from fedactors.actors.context import derived_rng, derived_seed
-    from protocols.glasu import backbones
+    from fedactors.protocols.glasu import backbones
 
     config, seed = settings(secure_aggregation="true", num_rounds="1"), 0
     common = derived_seed(seed, "all clients", "nodes")

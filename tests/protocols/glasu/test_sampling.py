@@ -6,7 +6,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from protocols.glasu import sampling
+from fedactors.protocols.glasu import sampling
 
 
 def karate():

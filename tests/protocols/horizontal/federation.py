@@ -12,9 +12,9 @@ from fedactors.errors import Stopped
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.interface import Snapshot
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from protocols.horizontal.config import HorizontalConfig
-from protocols.horizontal.data import load_data
-from protocols.horizontal.run import run
+from fedactors.protocols.horizontal.config import HorizontalConfig
+from fedactors.protocols.horizontal.data import load_data
+from fedactors.protocols.horizontal.run import run
 
 METHODS = ("fedavg", "fedprox", "scaffold", "fedavgm", "fedadagrad", "fedadam", "fedyogi")
 SMALL = HorizontalConfig(

@@ -9,9 +9,9 @@ import pytest
 
 from fedactors.config import build
 from fedactors.errors import BadInput
-from protocols.horizontal.actors import ClientProcess
-from protocols.horizontal.aggregation import krum_chosen, robust_mean
-from protocols.horizontal.config import HorizontalConfig
+from fedactors.protocols.horizontal.actors import ClientProcess
+from fedactors.protocols.horizontal.aggregation import krum_chosen, robust_mean
+from fedactors.protocols.horizontal.config import HorizontalConfig
 from tests.protocols.horizontal.federation import changed, play
 
 CHANGES = [np.array([float(value), -float(value)]) for value in (1, 2, 3, 4, 100)]

@@ -10,8 +10,8 @@ from fedactors.data.sources import ArraySource
 from fedactors.learning.local_training import LocalTraining
 from fedactors.learning.many_clients import rows_on, train_clients
 from fedactors.learning.models import ModelSpec
-from protocols.horizontal import algorithm
-from protocols.horizontal.messages import Change, TrainOrder
+from fedactors.protocols.horizontal import algorithm
+from fedactors.protocols.horizontal.messages import Change, TrainOrder
 from tests.protocols.horizontal.federation import changed
 
 LIMIT = 8.0

@@ -18,11 +18,11 @@ from fedactors.learning.many_clients import train_clients
 from fedactors.learning.models import ModelSpec, nonlinear_weights
 from fedactors.learning.network import initial_vector
 from fedactors.learning.optimizers import OptimizerSpec
-from protocols.horizontal.algorithm import PLAIN, local_steps, local_training
-from protocols.horizontal.config import HorizontalConfig, enough_decay, informative_rows
-from protocols.horizontal.data import model_spec
-from protocols.horizontal.messages import Baselines, sent
-from protocols.horizontal.standardisation import column_sums, scale_of
+from fedactors.protocols.horizontal.algorithm import PLAIN, local_steps, local_training
+from fedactors.protocols.horizontal.config import HorizontalConfig, enough_decay, informative_rows
+from fedactors.protocols.horizontal.data import model_spec
+from fedactors.protocols.horizontal.messages import Baselines, sent
+from fedactors.protocols.horizontal.standardisation import column_sums, scale_of
 
 TABLE, IMAGE = (7,), (1, 8, 8)
 NOISE = {"client_clip_norm": 1.0, "client_noise_multiplier": 1.0}

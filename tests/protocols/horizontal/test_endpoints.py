@@ -6,8 +6,8 @@ import pytest
 
 from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from protocols.horizontal.data import load_data
-from protocols.horizontal.run import run
+from fedactors.protocols.horizontal.data import load_data
+from fedactors.protocols.horizontal.run import run
 from tests.protocols.horizontal.federation import changed
 from tests.protocols.spies import spy_on
 
@@ -15,8 +15,8 @@ RUNTIMES = [
     pytest.param(SimulatedRuntime, id="simulated"),
     pytest.param(RayRuntime, id="ray", marks=pytest.mark.ray),
 ]
-SITE = "protocols.horizontal.actors:ClientProcess"
-COORDINATOR = "protocols.horizontal.actors:HorizontalServer"
+SITE = "fedactors.protocols.horizontal.actors:ClientProcess"
+COORDINATOR = "fedactors.protocols.horizontal.actors:HorizontalServer"
 
 
 @pytest.fixture(autouse=True)

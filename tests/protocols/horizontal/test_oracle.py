@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedactors.actors.context import derived_rng, derived_seed
-from protocols.horizontal.data import load_data
+from fedactors.protocols.horizontal.data import load_data
 from tests.protocols.horizontal.federation import METHODS, changed, play, state_of, vector_of
 
 

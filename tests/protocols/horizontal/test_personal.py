@@ -18,11 +18,11 @@ from fedactors.inspection import describe_messages, describe_protections
 from fedactors.learning.local_training import evaluate_model
 from fedactors.learning.models import ModelSpec, build_model
 from fedactors.learning.network import load_vector, local_entries, shared_entries, to_vector
-from protocols.horizontal import algorithm, serving
-from protocols.horizontal.actors import HorizontalServer
-from protocols.horizontal.config import HorizontalConfig
-from protocols.horizontal.data import load_data, model_spec
-from protocols.horizontal.plugin import PROTOCOL
+from fedactors.protocols.horizontal import algorithm, serving
+from fedactors.protocols.horizontal.actors import HorizontalServer
+from fedactors.protocols.horizontal.config import HorizontalConfig
+from fedactors.protocols.horizontal.data import load_data, model_spec
+from fedactors.protocols.horizontal.plugin import PROTOCOL
 from tests.protocols.horizontal.federation import changed, cut, play, rounds, state_of, user_files
 from tests.serving.predicting import predicted
 

@@ -17,13 +17,13 @@ from fedactors.inspection import describe_messages
 from fedactors.privacy.accounting import CLIENT_PRESENCE, ROW_PRESENCE, check_record, claims
 from fedactors.runtime.interface import Snapshot
 from fedactors.runtime.ray.runtime import RayRuntime
-from protocols.horizontal import client_dp
-from protocols.horizontal.algorithm import ServerModel
-from protocols.horizontal.config import HorizontalConfig
-from protocols.horizontal.data import load_data, model_spec
-from protocols.horizontal.plugin import PROTOCOL
-from protocols.horizontal.privacy import neighbours
-from protocols.horizontal.run import run
+from fedactors.protocols.horizontal import client_dp
+from fedactors.protocols.horizontal.algorithm import ServerModel
+from fedactors.protocols.horizontal.config import HorizontalConfig
+from fedactors.protocols.horizontal.data import load_data, model_spec
+from fedactors.protocols.horizontal.plugin import PROTOCOL
+from fedactors.protocols.horizontal.privacy import neighbours
+from fedactors.protocols.horizontal.run import run
 from tests.protocols.horizontal.federation import changed, cut, play, rounds, vector_of
 
 FEW = {"num_rounds": 2, "local_epochs": 1, "num_training": 120}
@@ -130,7 +130,7 @@ def test_a_replay_refutes_no_claim_and_moves_something(party, words):
 
 def test_a_replay_refutes_a_server_without_its_noise(monkeypatch):
     config = changed(**{**FEW, "num_clients": 3}, **CLIENTS)
-    monkeypatch.setattr("protocols.horizontal.actors.add_gaussian", lambda values, *args, **words: values)
+    monkeypatch.setattr("fedactors.protocols.horizontal.actors.add_gaussian", lambda values, *args, **words: values)
     data = load_data(config, "digits", 0)
     assert audit_by_replay(PROTOCOL, config, data, "server", neighbours(config, data, "server", 1, 0)).refuted
 

@@ -11,9 +11,9 @@ from fedactors.runtime.interface import Snapshot
 from fedactors.runtime.simulation.network import Wire
 from fedactors.secure_sums.messages import Masked
 from fedactors.secure_sums.primitives import FixedPoint
-from protocols.horizontal import algorithm
-from protocols.horizontal.messages import sent
-from protocols.horizontal.plugin import PROTOCOL
+from fedactors.protocols.horizontal import algorithm
+from fedactors.protocols.horizontal.messages import sent
+from fedactors.protocols.horizontal.plugin import PROTOCOL
 from tests.arrays import arrays_in
 from tests.protocols.horizontal.federation import changed, cut, play, rounds, vector_of
 

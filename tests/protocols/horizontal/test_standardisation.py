@@ -24,12 +24,12 @@ from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.secure_sums.actors import SecureSums
 from fedactors.secure_sums.messages import Masked
 from fedactors.secure_sums.primitives import plus
-from protocols.horizontal import serving
-from protocols.horizontal.actors import HorizontalServer
-from protocols.horizontal.data import load_data
-from protocols.horizontal.messages import ColumnMeans, ColumnScale, ColumnSums, sent
-from protocols.horizontal.run import run
-from protocols.horizontal.standardisation import digits_key, numbers_of, words_of
+from fedactors.protocols.horizontal import serving
+from fedactors.protocols.horizontal.actors import HorizontalServer
+from fedactors.protocols.horizontal.data import load_data
+from fedactors.protocols.horizontal.messages import ColumnMeans, ColumnScale, ColumnSums, sent
+from fedactors.protocols.horizontal.run import run
+from fedactors.protocols.horizontal.standardisation import digits_key, numbers_of, words_of
 from tests.protocols.horizontal.federation import CutRecorder, changed, play, rounds, state_of, user_files, vector_of
 
 CONFIG = dataclasses.replace(changed(num_rounds=3), num_clients=None, num_training=None)

@@ -27,7 +27,7 @@ from fedactors.learning.metrics import task_metrics
 from fedactors.learning.models import ModelSpec, task_loss
 from fedactors.learning.network import initial_vector, load_vector, to_vector
 from fedactors.privacy.accounting import RecordPrivacy
-from protocols.horizontal.algorithm import mean_scores
+from fedactors.protocols.horizontal.algorithm import mean_scores
 from tests.protocols.horizontal.federation import changed, cut, play, vector_of
 
 HERE = "tests.protocols.horizontal.test_targets"

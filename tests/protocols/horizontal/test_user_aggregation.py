@@ -9,7 +9,7 @@ from scipy import stats
 import fedactors
 from fedactors.config import build
 from fedactors.errors import BadInput, FedactorsError
-from protocols.horizontal.config import HorizontalConfig
+from fedactors.protocols.horizontal.config import HorizontalConfig
 from tests.protocols.horizontal.federation import changed, cut, play, rounds, state_of, vector_of
 
 HERE = "tests.protocols.horizontal.test_user_aggregation"

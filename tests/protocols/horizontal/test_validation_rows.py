@@ -12,10 +12,10 @@ from fedactors.cli.main import main
 from fedactors.config import build
 from fedactors.errors import BadInput
 from fedactors.learning.local_training import evaluate_model
-from protocols.horizontal import serving
-from protocols.horizontal.algorithm import mean_scores
-from protocols.horizontal.config import HorizontalConfig
-from protocols.horizontal.data import load_data
+from fedactors.protocols.horizontal import serving
+from fedactors.protocols.horizontal.algorithm import mean_scores
+from fedactors.protocols.horizontal.config import HorizontalConfig
+from fedactors.protocols.horizontal.data import load_data
 from tests.protocols.horizontal.federation import play, state_of
 
 TASK = '[task]\ntype = "{kind}"\nlayout = "horizontal"\ntest = "test.csv"\n'

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from protocols.mtcd import algorithm as al
-from protocols.mtcd import objective as ob
-from protocols.mtcd import roaming
-from protocols.mtcd.messages import Links
+from fedactors.protocols.mtcd import algorithm as al
+from fedactors.protocols.mtcd import objective as ob
+from fedactors.protocols.mtcd import roaming
+from fedactors.protocols.mtcd.messages import Links
 
 
 def synthetic_regression(generator, num_samples, num_features, noise=0.1):

@@ -6,10 +6,10 @@ import pytest
 
 from fedactors.config import build
 from fedactors.network.topology import inside_clusters
-from protocols.mtcd import algorithm as al
-from protocols.mtcd import objective as ob
-from protocols.mtcd import roaming as walk
-from protocols.mtcd.config import MtcdConfig
+from fedactors.protocols.mtcd import algorithm as al
+from fedactors.protocols.mtcd import objective as ob
+from fedactors.protocols.mtcd import roaming as walk
+from fedactors.protocols.mtcd.config import MtcdConfig
 from tests.protocols.mtcd import by_hand
 
 PROBLEMS = [ob.Ridge(10.0), ob.SparseLogistic(0.01)]

@@ -4,7 +4,7 @@ import pytest
 
 from fedactors.config import build, parse_words
 from fedactors.errors import BadInput
-from protocols.mtcd.config import MtcdConfig, require_relaxed_protocol, small_cluster_warnings
+from fedactors.protocols.mtcd.config import MtcdConfig, require_relaxed_protocol, small_cluster_warnings
 
 
 def make(words):

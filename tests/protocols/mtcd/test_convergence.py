@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from fedactors.network.topology import inside_clusters
-from protocols.mtcd import algorithm as al
-from protocols.mtcd import objective as ob
-from protocols.mtcd import roaming as walk
-from protocols.mtcd.data import load_data
+from fedactors.protocols.mtcd import algorithm as al
+from fedactors.protocols.mtcd import objective as ob
+from fedactors.protocols.mtcd import roaming as walk
+from fedactors.protocols.mtcd.data import load_data
 from tests.protocols.mtcd import by_hand
 from tests.protocols.mtcd.running import config_of, merged, simulate
 

@@ -16,12 +16,12 @@ from fedactors.messages.codec import carry
 from fedactors.plugins import find_protocol
 from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from protocols.mtcd import messages
-from protocols.mtcd.actors import TokenClient
-from protocols.mtcd.baselines.dcpa import DcpaClient
-from protocols.mtcd.baselines.stcd import StcdClient
-from protocols.mtcd.data import load_data, part_of
-from protocols.mtcd.messages import (
+from fedactors.protocols.mtcd import messages
+from fedactors.protocols.mtcd.actors import TokenClient
+from fedactors.protocols.mtcd.baselines.dcpa import DcpaClient
+from fedactors.protocols.mtcd.baselines.stcd import StcdClient
+from fedactors.protocols.mtcd.data import load_data, part_of
+from fedactors.protocols.mtcd.messages import (
     Gather,
     Labels,
     Links,
@@ -37,7 +37,7 @@ from protocols.mtcd.messages import (
     SyncedZ,
     SyncTokens,
 )
-from protocols.mtcd.run import run
+from fedactors.protocols.mtcd.run import run
 from tests.arrays import arrays_in
 from tests.protocols.mtcd.running import Watched, config_of, merged, simulate
 
@@ -65,7 +65,7 @@ def hostile(endpoint, message, runtime, words="topology=complete"):
     data = load_data(config, "synthetic", 3)
 
     async def main():
-        from protocols.mtcd import run as module
+        from fedactors.protocols.mtcd import run as module
 
         kinds = {**module.actors(config), "clients": type("Curious", (Curious,), {"wants": (endpoint, message)})}
         patched = pytest.MonkeyPatch()
@@ -153,7 +153,7 @@ class Station(TokenClient):
     ],
 )
 def test_a_station_gives_no_orders_of_its_own(how, line, monkeypatch):
-    from protocols.mtcd import run as module
+    from fedactors.protocols.mtcd import run as module
 
     config = config_of(merged("num_clients=3 num_tokens=1 topology=path server_links=0,1 num_hops=9 batch_size=10"))
     data, runtime, made = load_data(config, "synthetic", 3), SimulatedRuntime(seed=3), module.actors
@@ -194,7 +194,7 @@ PRELUDE = (
     ],
 )
 def test_a_prelude_comes_once_and_along_its_tour(name, changes, line, monkeypatch):
-    from protocols.mtcd import run as module
+    from fedactors.protocols.mtcd import run as module
 
     config = config_of(merged(PRELUDE))
     data, runtime, made = load_data(config, "synthetic", 3), SimulatedRuntime(seed=3), module.actors

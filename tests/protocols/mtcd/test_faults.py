@@ -5,8 +5,8 @@ import pytest
 
 from fedactors.errors import CallTimeout, PartyLost
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from protocols.mtcd.data import load_data
-from protocols.mtcd.objective import Ridge, solve
+from fedactors.protocols.mtcd.data import load_data
+from fedactors.protocols.mtcd.objective import Ridge, solve
 from tests.protocols.mtcd.running import config_of, merged, simulate
 
 

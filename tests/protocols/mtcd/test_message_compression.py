@@ -11,7 +11,7 @@ import pytest
 from fedactors.errors import BadInput
 from fedactors.messages.compression import Encoded
 from fedactors.privacy.accounting import epsilon_of_mu
-from protocols.mtcd.message_compression import Estimates, Transforms, releases_of, unpack
+from fedactors.protocols.mtcd.message_compression import Estimates, Transforms, releases_of, unpack
 from tests.protocols.mtcd.running import Watched, config_of, merged, simulate
 
 

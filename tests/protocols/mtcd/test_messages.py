@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fedactors.messages import codec
-from protocols.mtcd import messages
-from protocols.mtcd.message_compression import Transforms
+from fedactors.protocols.mtcd import messages
+from fedactors.protocols.mtcd.message_compression import Transforms
 from tests.protocols.mtcd.running import config_of
 
 ENCODED = Transforms.of(config_of("compression=quantise")).representation.encode(

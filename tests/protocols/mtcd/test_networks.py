@@ -6,8 +6,8 @@ import torch
 
 from fedactors.errors import BadInput
 from fedactors.learning.models import ModelSpec, build_skeleton
-from protocols.mtcd import algorithm, networks
-from protocols.mtcd.data import _quadrant
+from fedactors.protocols.mtcd import algorithm, networks
+from fedactors.protocols.mtcd.data import _quadrant
 from tests.protocols.mtcd import by_hand
 from tests.protocols.mtcd.running import config_of
 

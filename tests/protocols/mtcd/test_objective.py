@@ -5,8 +5,8 @@ import pytest
 from scipy.optimize import minimize
 
 from fedactors.errors import BadInput
-from protocols.mtcd import objective as ob
-from protocols.mtcd.algorithm import safe_step
+from fedactors.protocols.mtcd import objective as ob
+from fedactors.protocols.mtcd.algorithm import safe_step
 from tests.protocols.mtcd.by_hand import synthetic_regression
 from tests.protocols.mtcd.running import config_of
 

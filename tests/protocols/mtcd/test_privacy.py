@@ -11,9 +11,9 @@ from fedactors.auditing.replay import ReplayAudit, audit_by_replay
 from fedactors.errors import BadInput
 from fedactors.messages.compression import Noise
 from fedactors.privacy.accounting import INTERRUPTED, claims
-from protocols.mtcd import actors, message_compression
-from protocols.mtcd.data import load_data
-from protocols.mtcd.plugin import PROTOCOL
+from fedactors.protocols.mtcd import actors, message_compression
+from fedactors.protocols.mtcd.data import load_data
+from fedactors.protocols.mtcd.plugin import PROTOCOL
 from tests.protocols.mtcd.running import config_of, simulate
 from tests.protocols.pubsub_vfl.runs import arrays
 

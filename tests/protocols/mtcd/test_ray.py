@@ -8,8 +8,8 @@ import pytest
 
 from fedactors.errors import PartyLost
 from fedactors.runtime.ray.runtime import RayRuntime
-from protocols.mtcd.data import load_data
-from protocols.mtcd.run import run
+from fedactors.protocols.mtcd.data import load_data
+from fedactors.protocols.mtcd.run import run
 from tests.protocols.mtcd.running import Kept, config_of, merged, simulate
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedactors.errors import BadInput
-from protocols.mtcd.roaming import Roaming, RoamingPlan, draw, lay_out, next_client, start_client, walk_seed
+from fedactors.protocols.mtcd.roaming import Roaming, RoamingPlan, draw, lay_out, next_client, start_client, walk_seed
 from tests.protocols.mtcd import by_hand
 
 NAMES = tuple(f"c{k}" for k in range(12))

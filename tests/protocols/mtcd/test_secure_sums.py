@@ -8,12 +8,12 @@ import pytest
 from fedactors.errors import BadInput, FedactorsError, PartyLost
 from fedactors.inspection import describe_messages
 from fedactors.secure_sums.messages import Masked
-from protocols.mtcd import actors
-from protocols.mtcd.algorithm import point_of, summand
-from protocols.mtcd.messages import Representation, sent
-from protocols.mtcd.plugin import PROTOCOL
-from protocols.mtcd.run import objective_of
-from protocols.mtcd.server import TokenServer
+from fedactors.protocols.mtcd import actors
+from fedactors.protocols.mtcd.algorithm import point_of, summand
+from fedactors.protocols.mtcd.messages import Representation, sent
+from fedactors.protocols.mtcd.plugin import PROTOCOL
+from fedactors.protocols.mtcd.run import objective_of
+from fedactors.protocols.mtcd.server import TokenServer
 from tests.arrays import arrays_in
 from tests.protocols.mtcd.running import Watched, config_of, merged, simulate
 
@@ -82,7 +82,7 @@ def test_inspection_and_the_ledger_know_sums_only():
 )
 @pytest.mark.parametrize("endpoint", ["squared_norm", "probe"])
 def test_a_curious_server_is_told_nothing_else_of_one_client(monkeypatch, endpoint, words, why):
-    from protocols.mtcd.messages import NormOrder, Probe
+    from fedactors.protocols.mtcd.messages import NormOrder, Probe
 
     order = {"squared_norm": NormOrder(), "probe": Probe(np.ones(24))}[endpoint]
 
@@ -96,7 +96,7 @@ def test_a_curious_server_is_told_nothing_else_of_one_client(monkeypatch, endpoi
 
 def ask_as_endpoint(ask):
     from fedactors.actors.remote import DRIVER, remote
-    from protocols.mtcd.messages import RoundOrder
+    from fedactors.protocols.mtcd.messages import RoundOrder
 
     async def sync(self, order: RoundOrder) -> None:
         await ask(self, order)

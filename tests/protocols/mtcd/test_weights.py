@@ -8,12 +8,12 @@ from fedactors.data.new_rows import actor_state
 from fedactors.errors import BadInput
 from fedactors.learning.models import ModelSpec
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from protocols.mtcd import algorithm as al
-from protocols.mtcd import networks
-from protocols.mtcd.data import load_data, weights_of
-from protocols.mtcd.messages import Labels
-from protocols.mtcd.objective import Ridge, SparseLogistic
-from protocols.mtcd.run import run
+from fedactors.protocols.mtcd import algorithm as al
+from fedactors.protocols.mtcd import networks
+from fedactors.protocols.mtcd.data import load_data, weights_of
+from fedactors.protocols.mtcd.messages import Labels
+from fedactors.protocols.mtcd.objective import Ridge, SparseLogistic
+from fedactors.protocols.mtcd.run import run
 from tests.protocols.mtcd.running import Kept, config_of
 
 PARTIES = ("bank", "shop", "post")

@@ -11,9 +11,9 @@ from fedactors.errors import Stopped
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.interface import Snapshot
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.data import load_data
-from protocols.nebulafl.run import run
+from fedactors.protocols.nebulafl.config import NebulaFLConfig
+from fedactors.protocols.nebulafl.data import load_data
+from fedactors.protocols.nebulafl.run import run
 
 SMALL = NebulaFLConfig(
     num_centers=3,

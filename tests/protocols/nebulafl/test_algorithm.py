@@ -6,8 +6,8 @@ from hypothesis.extra.numpy import arrays
 
 from fedactors.learning.local_training import LocalTraining, train_locally
 from fedactors.learning.network import initial_vector
-from protocols.nebulafl import algorithm
-from protocols.nebulafl.algorithm import (
+from fedactors.protocols.nebulafl import algorithm
+from fedactors.protocols.nebulafl.algorithm import (
     curiosity_rewards,
     draw,
     performance_rewards,

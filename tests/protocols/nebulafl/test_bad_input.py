@@ -3,7 +3,7 @@
 import pytest
 
 from fedactors.cli import main as cli
-from protocols.nebulafl.config import EXAMPLES
+from fedactors.protocols.nebulafl.config import EXAMPLES
 from tests.protocols.nebulafl.test_data import CATALOGUE, NETWORK
 
 WRITTEN = {"num_centers": "2", "num_containers": "8", "active_per_center": "2"}

@@ -10,7 +10,7 @@ import pytest
 
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.sweeps import run_once
-from protocols.nebulafl.plugin import PROTOCOL
+from fedactors.protocols.nebulafl.plugin import PROTOCOL
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scenarios/paper/nebulafl"
 

@@ -2,7 +2,7 @@ import pytest
 
 from fedactors.config import build
 from fedactors.errors import BadInput
-from protocols.nebulafl.config import NebulaFLConfig, Rules
+from fedactors.protocols.nebulafl.config import NebulaFLConfig, Rules
 
 
 def test_defaults_are_the_papers():

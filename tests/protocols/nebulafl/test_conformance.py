@@ -3,7 +3,7 @@
 import pytest
 
 from fedactors.testing.conformance import check_protocol
-from protocols.nebulafl.plugin import PROTOCOL
+from fedactors.protocols.nebulafl.plugin import PROTOCOL
 
 pytestmark = pytest.mark.slow
 

@@ -18,11 +18,11 @@ from fedactors.errors import BadInput, Refused
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from protocols.nebulafl.actors import NebulaCenter
-from protocols.nebulafl.containers import Container
-from protocols.nebulafl.data import load_data
-from protocols.nebulafl.messages import ContainerOrder, ContainerResult, sent
-from protocols.nebulafl.run import run
+from fedactors.protocols.nebulafl.actors import NebulaCenter
+from fedactors.protocols.nebulafl.containers import Container
+from fedactors.protocols.nebulafl.data import load_data
+from fedactors.protocols.nebulafl.messages import ContainerOrder, ContainerResult, sent
+from fedactors.protocols.nebulafl.run import run
 from tests.protocols.nebulafl.runs import BASELINES, PRICES, SMALL, changed, cut, play, rounds, spans_of, user_files
 
 METHODS = ("nebulafl", *(name for name in BASELINES if name != "fedhkt"))

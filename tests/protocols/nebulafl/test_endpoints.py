@@ -12,11 +12,11 @@ from fedactors.data.layouts.horizontal import HorizontalFile, HorizontalPart, Ho
 from fedactors.errors import Refused
 from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from protocols.nebulafl.actors import Auditor, MeanExchange, NebulaCenter
-from protocols.nebulafl.baselines.actors import FlatExchange, OrderCenter, RoundExchange
-from protocols.nebulafl.containers import Container
-from protocols.nebulafl.messages import CenterNews, LeaseOpened, MasterModel, RunStart, SharedModel, TrainingOrder
-from protocols.nebulafl.run import run
+from fedactors.protocols.nebulafl.actors import Auditor, MeanExchange, NebulaCenter
+from fedactors.protocols.nebulafl.baselines.actors import FlatExchange, OrderCenter, RoundExchange
+from fedactors.protocols.nebulafl.containers import Container
+from fedactors.protocols.nebulafl.messages import CenterNews, LeaseOpened, MasterModel, RunStart, SharedModel, TrainingOrder
+from fedactors.protocols.nebulafl.run import run
 from tests.protocols.nebulafl.runs import SMALL, changed, user_files
 
 ALL = (Container, NebulaCenter, MeanExchange, Auditor, OrderCenter, FlatExchange, RoundExchange)
@@ -113,8 +113,8 @@ class StrangeServer(Server):
 
 
 def refusal(runtime, cls, method):
-    from protocols.nebulafl.containers import RunMembers
-    from protocols.nebulafl.data import center_part, load_data, read_catalogue
+    from fedactors.protocols.nebulafl.containers import RunMembers
+    from fedactors.protocols.nebulafl.data import center_part, load_data, read_catalogue
 
     config = changed(num_centers=2, num_containers=8)
     data = load_data(config, "digits", 0)
@@ -223,7 +223,7 @@ def test_each_actor_is_told_of_its_own_rows_only_and_the_driver_opens_none(tmp_p
 def test_named_rows_are_told_apart_too():
     runtime = Watched()
     config = changed(SMALL, algorithm="fedhkt", duration=700.0)
-    from protocols.nebulafl.data import load_data
+    from fedactors.protocols.nebulafl.data import load_data
 
     data = load_data(config, "digits", 0)
     runtime.execute(lambda: run(config, data, runtime))

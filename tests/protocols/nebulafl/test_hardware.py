@@ -11,8 +11,8 @@ from torch import nn
 
 from fedactors.errors import BadInput
 from fedactors.learning.models import ModelSpec
-from protocols.nebulafl.data import catalogue_for, num_operations, read_catalogue
-from protocols.nebulafl.hardware import Bill, HardwarePool, HardwareType, Rental, rent
+from fedactors.protocols.nebulafl.data import catalogue_for, num_operations, read_catalogue
+from fedactors.protocols.nebulafl.hardware import Bill, HardwarePool, HardwareType, Rental, rent
 from tests.protocols.nebulafl.runs import changed, play
 
 
@@ -49,7 +49,7 @@ def test_a_network_that_the_catalogue_names_needs_no_trial():
 
 def test_a_unit_that_starts_up_is_paid_and_takes_longer(tmp_path):
     """Each rental begins with its start-up, which scores, bills and times count."""
-    text = resources.files("protocols.nebulafl").joinpath("examples", "scarce", "catalogue.toml").read_text()
+    text = resources.files("fedactors.protocols.nebulafl").joinpath("examples", "scarce", "catalogue.toml").read_text()
     slow = re.sub(r"(?m)^price = ", "startup = 60.0\nprice = ", text)
     (tmp_path / "slow.toml").write_text(slow)
     config = changed(num_training=300, model="linear", work_factor=100.0)

@@ -6,9 +6,9 @@ from fedactors.actors.actor import DataCenter
 from fedactors.actors.remote import DRIVER, remote
 from fedactors.errors import PartyLost
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from protocols.nebulafl.actors import Auditor
-from protocols.nebulafl.data import load_data
-from protocols.nebulafl.messages import AccountOrder, CenterNews, LeaseOpened
+from fedactors.protocols.nebulafl.actors import Auditor
+from fedactors.protocols.nebulafl.data import load_data
+from fedactors.protocols.nebulafl.messages import AccountOrder, CenterNews, LeaseOpened
 from tests.protocols.nebulafl.runs import BASELINES, PRICES, changed, cut, play, rounds, spans_of
 
 

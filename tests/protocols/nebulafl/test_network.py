@@ -6,9 +6,9 @@ import pytest
 from fedactors.errors import BadInput
 from fedactors.messages.ledger import CLIENT_SERVER, INTER_DATA_CENTER
 from fedactors.network.links import HostCapacity, SharedTransfers
-from protocols.nebulafl.config import EXAMPLES
-from protocols.nebulafl.data import read_catalogue, read_network
-from protocols.nebulafl.hardware import InterCenterLink, InterCenterNetwork
+from fedactors.protocols.nebulafl.config import EXAMPLES
+from fedactors.protocols.nebulafl.data import read_catalogue, read_network
+from fedactors.protocols.nebulafl.hardware import InterCenterLink, InterCenterNetwork
 from tests.protocols.nebulafl.runs import changed, play
 
 

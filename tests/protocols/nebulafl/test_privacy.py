@@ -17,12 +17,12 @@ from fedactors.errors import BadInput
 from fedactors.inspection import describe_messages
 from fedactors.learning.local_training import train_privately
 from fedactors.privacy.accounting import CLIENT_PRESENCE, ROW_PRESENCE, RecordPrivacy, check_record, claims
-from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.data import center_part, load_data
-from protocols.nebulafl.plugin import PROTOCOL
-from protocols.nebulafl.privacy import neighbours
-from protocols.nebulafl.training import local_training, model_spec, run_model, samples_of, steps_of
-from protocols.nebulafl.training import train as train_container
+from fedactors.protocols.nebulafl.config import NebulaFLConfig
+from fedactors.protocols.nebulafl.data import center_part, load_data
+from fedactors.protocols.nebulafl.plugin import PROTOCOL
+from fedactors.protocols.nebulafl.privacy import neighbours
+from fedactors.protocols.nebulafl.training import local_training, model_spec, run_model, samples_of, steps_of
+from fedactors.protocols.nebulafl.training import train as train_container
 from tests.protocols.nebulafl.runs import changed, cut, play, rounds
 
 FEW = {"num_training": 300, "model": "linear", "batch_size": 16, "dirichlet": None, "work_factor": 200.0}
@@ -142,7 +142,7 @@ def test_a_replay_refutes_no_claim_and_moves_something(words, algorithm):
 
 def test_a_replay_refutes_trainings_without_their_noise(monkeypatch):
     config = changed(**FEW, **CLIENTS, duration=1200.0)
-    monkeypatch.setattr("protocols.nebulafl.training.add_gaussian", lambda values, *args, **words: values)
+    monkeypatch.setattr("fedactors.protocols.nebulafl.training.add_gaussian", lambda values, *args, **words: values)
     data = load_data(config, "digits", 0)
     assert audit_by_replay(PROTOCOL, config, data, "virginia", neighbours(config, data, "virginia", 1, 0)).refuted
 

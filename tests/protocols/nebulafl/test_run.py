@@ -18,12 +18,12 @@ from fedactors.learning.local_training import train_locally, weighted_mean
 from fedactors.messages.ledger import INTER_DATA_CENTER
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from protocols.nebulafl import training as nebula_training
-from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.data import load_data, read_catalogue
-from protocols.nebulafl.run import run
-from protocols.nebulafl.staleness import RotationTimer
-from protocols.nebulafl.training import evaluate, initial_parameters, run_model, steps_of, train
+from fedactors.protocols.nebulafl import training as nebula_training
+from fedactors.protocols.nebulafl.config import NebulaFLConfig
+from fedactors.protocols.nebulafl.data import load_data, read_catalogue
+from fedactors.protocols.nebulafl.run import run
+from fedactors.protocols.nebulafl.staleness import RotationTimer
+from fedactors.protocols.nebulafl.training import evaluate, initial_parameters, run_model, steps_of, train
 from tests.protocols.nebulafl.runs import BASELINES, PRICES, SMALL, changed, cut, play, rounds, spans_of, user_files
 
 
@@ -132,8 +132,8 @@ def test_no_unit_and_no_container_is_double_booked(whole):
 
 @pytest.fixture
 def _short(monkeypatch):
-    monkeypatch.setattr("protocols.nebulafl.config.ROTATIONS", 3)
-    monkeypatch.setattr("protocols.nebulafl.config.TRAININGS", 2)
+    monkeypatch.setattr("fedactors.protocols.nebulafl.config.ROTATIONS", 3)
+    monkeypatch.setattr("fedactors.protocols.nebulafl.config.TRAININGS", 2)
 
 
 def auto(**values):

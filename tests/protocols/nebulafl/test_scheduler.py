@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedactors.runtime import snapshots
-from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.data import read_catalogue
-from protocols.nebulafl.hardware import Bill, Rental
-from protocols.nebulafl.scheduler import ContainerTable, Request, Scheduler
-from protocols.nebulafl.staleness import CenterModels
+from fedactors.protocols.nebulafl.config import NebulaFLConfig
+from fedactors.protocols.nebulafl.data import read_catalogue
+from fedactors.protocols.nebulafl.hardware import Bill, Rental
+from fedactors.protocols.nebulafl.scheduler import ContainerTable, Request, Scheduler
+from fedactors.protocols.nebulafl.staleness import CenterModels
 
 
 def table() -> ContainerTable:

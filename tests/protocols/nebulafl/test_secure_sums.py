@@ -12,10 +12,10 @@ from fedactors.messages.codec import freeze
 from fedactors.runtime.simulation.network import Wire
 from fedactors.secure_sums.messages import Masked
 from fedactors.secure_sums.primitives import FixedPoint
-from protocols.nebulafl.baselines import actors, secure_sums
-from protocols.nebulafl.baselines.actors import RoundExchange
-from protocols.nebulafl.messages import RoundResult, TotalWeight, sent
-from protocols.nebulafl.plugin import PROTOCOL
+from fedactors.protocols.nebulafl.baselines import actors, secure_sums
+from fedactors.protocols.nebulafl.baselines.actors import RoundExchange
+from fedactors.protocols.nebulafl.messages import RoundResult, TotalWeight, sent
+from fedactors.protocols.nebulafl.plugin import PROTOCOL
 from tests.arrays import arrays_in
 from tests.protocols.nebulafl.runs import changed, cut, play
 

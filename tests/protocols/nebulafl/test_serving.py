@@ -8,9 +8,9 @@ from fedactors.api import load_part
 from fedactors.data.new_rows import NoPart
 from fedactors.errors import BadInput
 from fedactors.serving.parts import write_part
-from protocols.nebulafl import serving
-from protocols.nebulafl.data import load_data
-from protocols.nebulafl.plugin import PROTOCOL
+from fedactors.protocols.nebulafl import serving
+from fedactors.protocols.nebulafl.data import load_data
+from fedactors.protocols.nebulafl.plugin import PROTOCOL
 from tests.protocols.nebulafl.runs import changed, play
 from tests.serving.predicting import predicted
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from protocols.nebulafl.staleness import CenterModels, RotationTimer
+from fedactors.protocols.nebulafl.staleness import CenterModels, RotationTimer
 
 
 def vector(value: float) -> np.ndarray:

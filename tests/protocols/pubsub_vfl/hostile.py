@@ -8,8 +8,8 @@ from fedactors.actors.actor import Client, Server
 from fedactors.actors.remote import DRIVER, remote
 from fedactors.data.alignment.ids import AlignmentOrder
 from fedactors.messages.codec import message
-from protocols.pubsub_vfl.actors import PassiveWorker
-from protocols.pubsub_vfl.messages import (
+from fedactors.protocols.pubsub_vfl.actors import PassiveWorker
+from fedactors.protocols.pubsub_vfl.messages import (
     EpochOrder,
     Gradient,
     InitialOrders,

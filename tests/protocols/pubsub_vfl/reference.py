@@ -10,8 +10,8 @@ import torch
 from fedactors.actors.context import derived_seed
 from fedactors.data.party_rows import prepare, split
 from fedactors.learning.models import build_model
-from protocols.pubsub_vfl import algorithm
-from protocols.pubsub_vfl.data import load_data
+from fedactors.protocols.pubsub_vfl import algorithm
+from fedactors.protocols.pubsub_vfl.data import load_data
 
 Modules = dict[str, torch.nn.Module]
 

@@ -16,10 +16,10 @@ from fedactors.runs.timeline import Span
 from fedactors.runtime import snapshots
 from fedactors.runtime.interface import Snapshot
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.data import load_data
-from protocols.pubsub_vfl.plugin import PUBLISHED
-from protocols.pubsub_vfl.run import run
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.protocols.pubsub_vfl.data import load_data
+from fedactors.protocols.pubsub_vfl.plugin import PUBLISHED
+from fedactors.protocols.pubsub_vfl.run import run
 
 TINY: dict[str, Any] = {
     **PUBLISHED,

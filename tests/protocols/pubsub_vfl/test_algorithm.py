@@ -10,8 +10,8 @@ from fedactors.learning.network import Model
 from fedactors.learning.optimizers import Network, OptimizerSpec
 from fedactors.learning.split_learning import Publication, active_gradients, joint_output
 from fedactors.privacy.accounting import GaussianReleases
-from protocols.pubsub_vfl import algorithm
-from protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.protocols.pubsub_vfl import algorithm
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
 from tests.protocols.pubsub_vfl.runs import config_of
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 
-from protocols.pubsub_vfl.baselines import PairedActiveWorker, PairedPassiveWorker
-from protocols.pubsub_vfl.messages import EpochLoss
+from fedactors.protocols.pubsub_vfl.baselines import PairedActiveWorker, PairedPassiveWorker
+from fedactors.protocols.pubsub_vfl.messages import EpochLoss
 from tests.protocols.pubsub_vfl.runs import simulate
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from fedactors.actors.context import Work
-from protocols.pubsub_vfl.algorithm import FITTED, default_costs, operations
+from fedactors.protocols.pubsub_vfl.algorithm import FITTED, default_costs, operations
 from tests.protocols.pubsub_vfl.runs import config_of, simulate
 
 COMMITTED = Path(__file__).resolve().parents[3] / "docs/results/data/pubsub_vfl/cost_model.json"

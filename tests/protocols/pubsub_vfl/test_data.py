@@ -7,7 +7,7 @@ from fedactors.data.columns import ColumnRule, FittedColumn
 from fedactors.data.layouts.vertical import vertical
 from fedactors.data.party_rows import split
 from fedactors.errors import BadInput
-from protocols.pubsub_vfl.data import PartyRows, batches, num_batches
+from fedactors.protocols.pubsub_vfl.data import PartyRows, batches, num_batches
 from tests.protocols.pubsub_vfl.runs import arrays, config_of
 
 

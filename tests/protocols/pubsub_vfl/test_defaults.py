@@ -15,8 +15,8 @@ from fedactors.federation.site_folder import Policy
 from fedactors.learning.models import ModelSpec, build_model, nonlinear_weights
 from fedactors.learning.network import to_vector
 from fedactors.learning.optimizers import Network, OptimizerSpec
-from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.plugin import PROTOCOL, PUBLISHED
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.protocols.pubsub_vfl.plugin import PROTOCOL, PUBLISHED
 
 SKIP = ModelSpec(name="skip-mlp", inputs=(5,), outputs=3, hidden_size=8, layers=2)
 

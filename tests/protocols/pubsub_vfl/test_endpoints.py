@@ -14,8 +14,8 @@ from fedactors.plugins import find_protocol
 from fedactors.runtime.interface import Runtime
 from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from protocols.pubsub_vfl import messages
-from protocols.pubsub_vfl.run import actors, assemble
+from fedactors.protocols.pubsub_vfl import messages
+from fedactors.protocols.pubsub_vfl.run import actors, assemble
 from tests.protocols.pubsub_vfl.hostile import Attempt, Outsider, StrangeServer
 from tests.protocols.pubsub_vfl.runs import arrays, config_of, simulate
 
@@ -105,8 +105,8 @@ def test_a_stranger_is_refused_on_ray():
 
 def test_hashed_ids_are_not_given_where_none_were_agreed_upon():
     from fedactors.data.alignment.ids import AlignmentQuestion
-    from protocols.pubsub_vfl.actors import PassiveWorker
-    from protocols.pubsub_vfl.data import PartyRows
+    from fedactors.protocols.pubsub_vfl.actors import PassiveWorker
+    from fedactors.protocols.pubsub_vfl.data import PartyRows
 
     config, part = config_of(), arrays("multiclass").part("passive-1")
     worker = PassiveWorker(config, part, 0, ("passive-1/worker-0",))

@@ -17,10 +17,10 @@ from fedactors.config import build_given
 from fedactors.errors import BadInput
 from fedactors.learning.models import task_loss
 from fedactors.network.links import Link, Network
-from protocols.pubsub_vfl.actors import ActiveWorker, PassiveWorker
-from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.data import batches as batches_of
-from protocols.pubsub_vfl.data import load_data
+from fedactors.protocols.pubsub_vfl.actors import ActiveWorker, PassiveWorker
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.protocols.pubsub_vfl.data import batches as batches_of
+from fedactors.protocols.pubsub_vfl.data import load_data
 from tests.protocols.pubsub_vfl.reference import beginning
 from tests.protocols.pubsub_vfl.runs import Done, Recorder, arrays, config_of, simulate
 
@@ -299,7 +299,7 @@ def test_what_would_mean_nothing_is_refused_in_one_line(words, said):
 @pytest.mark.usefixtures("ray_cluster")
 def test_local_updates_on_ray():
     from fedactors.runtime.ray.runtime import RayRuntime
-    from protocols.pubsub_vfl.run import run
+    from fedactors.protocols.pubsub_vfl.run import run
 
     # a busy machine may take seconds for a batch: nothing here rests on time
     settings: dict[str, Any] = {"num_epochs": 2, "batch_size": 64, "embedding_size": 16, "deadline": math.inf}

@@ -8,7 +8,7 @@ import torch
 
 from fedactors.actors.context import derived_seed
 from fedactors.learning.models import task_loss
-from protocols.pubsub_vfl.data import batches as batches_of
+from fedactors.protocols.pubsub_vfl.data import batches as batches_of
 from tests.protocols.pubsub_vfl.reference import beginning
 from tests.protocols.pubsub_vfl.runs import arrays, config_of, simulate
 

@@ -11,9 +11,9 @@ import pytest
 
 from fedactors.actors.context import Ref
 from fedactors.errors import PartyLost
-from protocols.pubsub_vfl.actors import PartyWorker
-from protocols.pubsub_vfl.broker import Pipeline
-from protocols.pubsub_vfl.messages import Embedding, EpochOrder, Orders, Report, Stamp
+from fedactors.protocols.pubsub_vfl.actors import PartyWorker
+from fedactors.protocols.pubsub_vfl.broker import Pipeline
+from fedactors.protocols.pubsub_vfl.messages import Embedding, EpochOrder, Orders, Report, Stamp
 from tests.protocols.pubsub_vfl.runs import config_of
 
 

@@ -17,10 +17,10 @@ from fedactors.data.sources import ArraySource
 from fedactors.privacy.accounting import check_record, claims, epsilon_of_mu
 from fedactors.runtime import snapshots
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from protocols.pubsub_vfl import privacy
-from protocols.pubsub_vfl.data import load_data
-from protocols.pubsub_vfl.plugin import PROTOCOL
-from protocols.pubsub_vfl.run import run
+from fedactors.protocols.pubsub_vfl import privacy
+from fedactors.protocols.pubsub_vfl.data import load_data
+from fedactors.protocols.pubsub_vfl.plugin import PROTOCOL
+from fedactors.protocols.pubsub_vfl.run import run
 from tests.protocols.pubsub_vfl.runs import arrays, config_of, simulate
 
 FROZEN: dict[str, Any] = {"embedding_mu": 2.0, "bottom_training": "frozen", "standardisation": "private"}
@@ -90,7 +90,7 @@ def test_who_asserts_what_is_not_computed_is_refuted(
 def test_noise_that_is_less_than_its_line_says_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = privacy.bottom_sigma
     # the actors' own name of it: they draw a tenth of what the ledger states
-    monkeypatch.setattr("protocols.pubsub_vfl.actors.bottom_sigma", lambda config: honest(config) / 10)
+    monkeypatch.setattr("fedactors.protocols.pubsub_vfl.actors.bottom_sigma", lambda config: honest(config) / 10)
     assert audit(**PRIVATE).refuted
 
 
@@ -166,7 +166,7 @@ def test_canaries_in_one_run_bound_epsilon_from_below(factor: float, monkeypatch
     sent: dict[int, np.ndarray] = {}
     exact: dict[int, np.ndarray] = {}
     monkeypatch.setattr(
-        "protocols.pubsub_vfl.actors.clip_and_noise",
+        "fedactors.protocols.pubsub_vfl.actors.clip_and_noise",
         _listening(sent, exact, factor),
     )
     runtime = SimulatedRuntime(seed=0)

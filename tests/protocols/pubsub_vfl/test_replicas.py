@@ -9,10 +9,10 @@ import torch
 
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState
 from fedactors.runtime import snapshots
-from protocols.pubsub_vfl import replicas
-from protocols.pubsub_vfl.actors import Replica
-from protocols.pubsub_vfl.messages import Parameters
-from protocols.pubsub_vfl.replicas import add_changes, weighted_mean
+from fedactors.protocols.pubsub_vfl import replicas
+from fedactors.protocols.pubsub_vfl.actors import Replica
+from fedactors.protocols.pubsub_vfl.messages import Parameters
+from fedactors.protocols.pubsub_vfl.replicas import add_changes, weighted_mean
 from tests.protocols.pubsub_vfl.runs import config_of, simulate
 
 SETTINGS = {"sync_unit": "batch", "num_active_workers": 2, "num_passive_workers": 3, "max_in_flight": 8}

@@ -7,8 +7,8 @@ from fedactors.errors import BadInput
 from fedactors.learning.metrics import auc
 from fedactors.plugins import find_protocol
 from fedactors.privacy.accounting import claims
-from protocols.pubsub_vfl import algorithm, messages, serving
-from protocols.pubsub_vfl.data import load_data
+from fedactors.protocols.pubsub_vfl import algorithm, messages, serving
+from fedactors.protocols.pubsub_vfl.data import load_data
 from tests.protocols.pubsub_vfl.runs import arrays, config_of, simulate
 from tests.serving.predicting import predicted
 

@@ -14,8 +14,8 @@ import pytest
 
 from fedactors.data.join import TableMapping, hash_keys, table_mapping
 from fedactors.data.query import make_plan, parse_query
-from protocols.tablepuppet import algorithm
-from protocols.tablepuppet.local_solvers import Subproblem, TableModel, factorise, predict, solve_linear
+from fedactors.protocols.tablepuppet import algorithm
+from fedactors.protocols.tablepuppet.local_solvers import Subproblem, TableModel, factorise, predict, solve_linear
 from tests.databases import postgres  # noqa: F401
 
 SECRET = b"a key that the server does not know"

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fedactors.data.join import TableMapping
-from protocols.tablepuppet import algorithm
-from protocols.tablepuppet.local_solvers import (
+from fedactors.protocols.tablepuppet import algorithm
+from fedactors.protocols.tablepuppet.local_solvers import (
     Subproblem,
     TableModel,
     factorise,

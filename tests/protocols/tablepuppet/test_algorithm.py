@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from protocols.tablepuppet import algorithm as alg
+from fedactors.protocols.tablepuppet import algorithm as alg
 
 
 def labels(loss, n, rng):

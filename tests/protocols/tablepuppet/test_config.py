@@ -5,8 +5,8 @@ import pytest
 from fedactors.config import build
 from fedactors.data.layouts.vertical import stated
 from fedactors.errors import BadInput
-from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.data import loss_of
+from fedactors.protocols.tablepuppet.config import TablePuppetConfig
+from fedactors.protocols.tablepuppet.data import loss_of
 
 
 def test_defaults_and_words():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedactors.testing.conformance import check_protocol
-from protocols.tablepuppet.plugin import PROTOCOL
+from fedactors.protocols.tablepuppet.plugin import PROTOCOL
 
 pytestmark = pytest.mark.slow
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocols.tablepuppet.costs import US_UK, elements_per_epoch, epoch_cost, rounds_per_epoch
+from fedactors.protocols.tablepuppet.costs import US_UK, elements_per_epoch, epoch_cost, rounds_per_epoch
 
 N, ROWS, ALPHA = 1_786_513, (850_177, 6_170, 6_040), (2_000_000, 500_000, 518_998)
 

@@ -8,7 +8,7 @@ import pytest
 from fedactors.data.databases import in_memory
 from fedactors.data.layouts.relational import read_rows, rows_with_keys
 from fedactors.data.query import Feature, FeatureTypeError, LabelError, Partition, VerticalTable
-from protocols.tablepuppet.data import (
+from fedactors.protocols.tablepuppet.data import (
     column_facts,
     design_matrix,
     label_classes,

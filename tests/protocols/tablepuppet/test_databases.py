@@ -16,8 +16,8 @@ from fedactors.data.datasets.load import load_tables
 from fedactors.data.layouts.vertical import stated
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.run import run
+from fedactors.protocols.tablepuppet.config import TablePuppetConfig
+from fedactors.protocols.tablepuppet.run import run
 from tests.databases import PASSWORD, fill_postgres
 
 SQL = """

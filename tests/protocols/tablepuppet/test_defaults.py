@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import fedactors
-from protocols.tablepuppet import algorithm
-from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.plugin import PROTOCOL, PUBLISHED
-from protocols.tablepuppet.run import State, has_settled, unconverged
+from fedactors.protocols.tablepuppet import algorithm
+from fedactors.protocols.tablepuppet.config import TablePuppetConfig
+from fedactors.protocols.tablepuppet.plugin import PROTOCOL, PUBLISHED
+from fedactors.protocols.tablepuppet.run import State, has_settled, unconverged
 
 
 @pytest.mark.parametrize(

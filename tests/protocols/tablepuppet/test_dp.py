@@ -15,13 +15,13 @@ from fedactors.privacy.accounting import dpsgd_epsilon
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime import snapshots
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from protocols.tablepuppet import local_solvers
-from protocols.tablepuppet.actors import TableClient
-from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.data import load_data
-from protocols.tablepuppet.messages import DuplicateCounts
-from protocols.tablepuppet.messages import TestRows as RowsOfTest
-from protocols.tablepuppet.run import run
+from fedactors.protocols.tablepuppet import local_solvers
+from fedactors.protocols.tablepuppet.actors import TableClient
+from fedactors.protocols.tablepuppet.config import TablePuppetConfig
+from fedactors.protocols.tablepuppet.data import load_data
+from fedactors.protocols.tablepuppet.messages import DuplicateCounts
+from fedactors.protocols.tablepuppet.messages import TestRows as RowsOfTest
+from fedactors.protocols.tablepuppet.run import run
 
 
 def execute(reproducible=True, **words):

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from protocols.tablepuppet import local_solvers
-from protocols.tablepuppet.local_solvers import Subproblem, TableModel, factorise, solve_linear
+from fedactors.protocols.tablepuppet import local_solvers
+from fedactors.protocols.tablepuppet.local_solvers import Subproblem, TableModel, factorise, solve_linear
 
 
 def test_clipping_bounds_every_row_whatever_its_duplicates():

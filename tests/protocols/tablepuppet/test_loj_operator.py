@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from protocols.tablepuppet import algorithm
-from protocols.tablepuppet.local_solvers import TableModel, initial_theta, partial_gradient, predict, pull_back
-from protocols.tablepuppet.mapping import JoinSplit
+from fedactors.protocols.tablepuppet import algorithm
+from fedactors.protocols.tablepuppet.local_solvers import TableModel, initial_theta, partial_gradient, predict, pull_back
+from fedactors.protocols.tablepuppet.mapping import JoinSplit
 from tests.protocols.tablepuppet.conftest import touched_rows
 
 

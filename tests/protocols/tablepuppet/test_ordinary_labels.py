@@ -12,9 +12,9 @@ from fedactors.data.layouts.vertical import stated
 from fedactors.errors import BadInput
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from protocols.tablepuppet import algorithm
-from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.run import run
+from fedactors.protocols.tablepuppet import algorithm
+from fedactors.protocols.tablepuppet.config import TablePuppetConfig
+from fedactors.protocols.tablepuppet.run import run
 from tests.protocols.tablepuppet.test_run import in_memory
 
 SQL = "SELECT * FROM visits JOIN homes ON visits.home = homes.home"

@@ -13,8 +13,8 @@ from fedactors.data.databases import in_memory
 from fedactors.data.layouts.vertical import stated
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.run import run
+from fedactors.protocols.tablepuppet.config import TablePuppetConfig
+from fedactors.protocols.tablepuppet.run import run
 
 pytestmark = pytest.mark.ray
 CARDS = {

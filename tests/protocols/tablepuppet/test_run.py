@@ -25,14 +25,14 @@ from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.interface import Costs, Snapshot
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.secure_sums.actors import MESSAGES
-from protocols.tablepuppet import messages
-from protocols.tablepuppet.actors import TableClient
-from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.costs import default_costs
-from protocols.tablepuppet.data import assign_clients, load_data, name_tables
-from protocols.tablepuppet.loj_operator import JoinServer
-from protocols.tablepuppet.messages import Agreement, Facts, RoundOrder
-from protocols.tablepuppet.run import assemble, run
+from fedactors.protocols.tablepuppet import messages
+from fedactors.protocols.tablepuppet.actors import TableClient
+from fedactors.protocols.tablepuppet.config import TablePuppetConfig
+from fedactors.protocols.tablepuppet.costs import default_costs
+from fedactors.protocols.tablepuppet.data import assign_clients, load_data, name_tables
+from fedactors.protocols.tablepuppet.loj_operator import JoinServer
+from fedactors.protocols.tablepuppet.messages import Agreement, Facts, RoundOrder
+from fedactors.protocols.tablepuppet.run import assemble, run
 from tests.arrays import arrays_in
 
 ALGORITHMS = ["rfl-admm-v", "rfl-sgd-v", "rfl-admm", "rfl-sgd", "vfl-admm", "vfl-sgd", "centralised"]

@@ -18,11 +18,11 @@ from fedactors.privacy.accounting import EVERYBODY, JOINED, claims
 from fedactors.privacy.noise import mu_of_epsilon
 from fedactors.runtime.interface import Snapshot
 from fedactors.secure_sums.messages import Masked
-from protocols.tablepuppet import messages
-from protocols.tablepuppet.loj_operator import JoinServer
-from protocols.tablepuppet.mapping import JoinSplit, comparable_rows
-from protocols.tablepuppet.plugin import PROTOCOL
-from protocols.tablepuppet.privacy import reconstructions, surface, views
+from fedactors.protocols.tablepuppet import messages
+from fedactors.protocols.tablepuppet.loj_operator import JoinServer
+from fedactors.protocols.tablepuppet.mapping import JoinSplit, comparable_rows
+from fedactors.protocols.tablepuppet.plugin import PROTOCOL
+from fedactors.protocols.tablepuppet.privacy import reconstructions, surface, views
 from tests.protocols.tablepuppet.test_run import execute, in_memory, sent_values, settings
 
 NUM_ITEMS, NUM_FEATURES = 60, 2

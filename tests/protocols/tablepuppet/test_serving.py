@@ -17,11 +17,11 @@ from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.serving.parts import write_part
 from fedactors.serving.predictions import Application
-from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.data import load_data
-from protocols.tablepuppet.messages import WantedRows
-from protocols.tablepuppet.run import run
-from protocols.tablepuppet.serving import PredictingServer, part, predict
+from fedactors.protocols.tablepuppet.config import TablePuppetConfig
+from fedactors.protocols.tablepuppet.data import load_data
+from fedactors.protocols.tablepuppet.messages import WantedRows
+from fedactors.protocols.tablepuppet.run import run
+from fedactors.protocols.tablepuppet.serving import PredictingServer, part, predict
 
 pytestmark = pytest.mark.slow
 TOML = '''
@@ -300,7 +300,7 @@ class Curious(PredictingServer):
 
 def test_a_table_predicts_once(tmp_path, shop, monkeypatch, capsys):
     (run,) = (shop / "runs").iterdir()
-    from protocols.tablepuppet import serving
+    from fedactors.protocols.tablepuppet import serving
 
     monkeypatch.setattr(serving, "PredictingServer", Curious)
     assert main(["predict", str(run), "--data", str(shop / "new.toml"), "--output", str(tmp_path / "said.csv")]) != 0

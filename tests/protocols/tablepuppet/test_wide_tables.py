@@ -9,8 +9,8 @@ from fedactors.config import build
 from fedactors.data.layouts.vertical import stated
 from fedactors.data.party_rows import SparseRows
 from fedactors.data.query import Feature, FeatureTypeError
-from protocols.tablepuppet import data, local_solvers
-from protocols.tablepuppet.config import TablePuppetConfig
+from fedactors.protocols.tablepuppet import data, local_solvers
+from fedactors.protocols.tablepuppet.config import TablePuppetConfig
 from tests.protocols.tablepuppet.test_run import execute, in_memory
 
 SQL = "SELECT * FROM visits JOIN homes ON visits.home = homes.home"

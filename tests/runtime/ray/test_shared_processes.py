@@ -19,7 +19,7 @@ from fedactors.runtime.interface import ActorSpec, Runtime
 from fedactors.runtime.ray.processes import by_process
 from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from protocols.horizontal.config import HorizontalConfig
+from fedactors.protocols.horizontal.config import HorizontalConfig
 from tests.runtime.actors import COSTS, Echo, Line, Memory
 
 # --- who shares with whom ---

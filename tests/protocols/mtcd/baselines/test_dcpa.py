@@ -6,8 +6,8 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 from fedactors.network.topology import metropolis_weights
-from protocols.mtcd import objective as ob
-from protocols.mtcd.baselines import dcpa
+from fedactors.protocols.mtcd import objective as ob
+from fedactors.protocols.mtcd.baselines import dcpa
 from tests.protocols.mtcd.by_hand import synthetic_regression
 
 NUM_CLIENTS = 10

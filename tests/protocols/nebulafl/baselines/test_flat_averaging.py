@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedactors.runtime import snapshots
-from protocols.nebulafl.baselines.flat_averaging import (
+from fedactors.protocols.nebulafl.baselines.flat_averaging import (
     FedAsync,
     FedAvg,
     FedBuff,
@@ -21,9 +21,9 @@ from protocols.nebulafl.baselines.flat_averaging import (
     staleness,
     utility,
 )
-from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.messages import TrainingResult
-from protocols.nebulafl.scheduler import ContainerTable
+from fedactors.protocols.nebulafl.config import NebulaFLConfig
+from fedactors.protocols.nebulafl.messages import TrainingResult
+from fedactors.protocols.nebulafl.scheduler import ContainerTable
 
 
 def vector(value: float) -> np.ndarray:

@@ -11,8 +11,8 @@ from hypothesis.extra.numpy import arrays
 from fedactors.learning.local_training import weighted_mean
 from fedactors.runtime import snapshots
 from fedactors.serving.parts import softmax
-from protocols.nebulafl.baselines import hierarchical
-from protocols.nebulafl.baselines.hierarchical import (
+from fedactors.protocols.nebulafl.baselines import hierarchical
+from fedactors.protocols.nebulafl.baselines.hierarchical import (
     MeanRound,
     RingRound,
     RoundDesk,
@@ -21,8 +21,8 @@ from protocols.nebulafl.baselines.hierarchical import (
     kmeans,
     rings,
 )
-from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.messages import ClusterLogits, RoundOrder, RoundResult
+from fedactors.protocols.nebulafl.config import NebulaFLConfig
+from fedactors.protocols.nebulafl.messages import ClusterLogits, RoundOrder, RoundResult
 
 
 def vector(value: float) -> np.ndarray:
