@@ -61,8 +61,9 @@ def run(
 
     Args:
         protocol: its name (see `list_protocols`), or a protocol of your own.
-        data: name of a data set (see `list_datasets`), path of a description of your own data, ``parties.toml``, or what
-            `vertical`, `horizontal`, `relational` or `graph` made of objects; by default the protocol's own data set.
+        data: name of a data set (see `list_datasets`), path of a description of your own data, ``parties.toml``, or
+            what `vertical`, `horizontal`, `relational` or `graph` made of objects; by default the protocol's own data
+            set.
         runtime: ``ray``, or ``simulated`` for a virtual clock in this process.
         seed: decides everything that is random.
         out: parent of the run's folder.

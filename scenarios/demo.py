@@ -23,16 +23,16 @@ from fedactors.cli.terminal import guarded, table_lines
 from fedactors.launch import launch, resolve
 from fedactors.network.links import Link, Network
 from fedactors.options import RunOptions
-from fedactors.runs.compare import Curve, LoadedRun, group_runs, load_runs, make_curve
-from fedactors.runs.metrics import RunResult
-from fedactors.runtime.interface import Runtime
-from fedactors.runtime.ray import cluster
-from fedactors.scenario import Scenario
 from fedactors.protocols.pubsub_vfl.algorithm import default_costs
 from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
 from fedactors.protocols.pubsub_vfl.data import load_data
 from fedactors.protocols.pubsub_vfl.plugin import PROTOCOL
 from fedactors.protocols.pubsub_vfl.run import run
+from fedactors.runs.compare import Curve, LoadedRun, group_runs, load_runs, make_curve
+from fedactors.runs.metrics import RunResult
+from fedactors.runtime.interface import Runtime
+from fedactors.runtime.ray import cluster
+from fedactors.scenario import Scenario
 
 SCENE = """\
 A bank knows who came back, a shop knows what they bought: neither shows the

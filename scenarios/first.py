@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from fedactors.config import config
 from fedactors.plugins import Headline
-from fedactors.scenario import main
 from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
 from fedactors.protocols.pubsub_vfl.data import load_data
 from fedactors.protocols.pubsub_vfl.run import run
+from fedactors.scenario import main
 
 
 @config

@@ -18,8 +18,8 @@ from fedactors.launch import launch, resolve
 from fedactors.messages import ledger
 from fedactors.options import RunOptions
 from fedactors.privacy.accounting import PrivacyRecord
-from fedactors.runs.metrics import Summary
 from fedactors.protocols.glasu.plugin import PROTOCOL
+from fedactors.runs.metrics import Summary
 from tests.bad_inputs import world
 
 pytestmark = pytest.mark.docs

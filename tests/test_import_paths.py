@@ -10,12 +10,12 @@ import pytest
 from fedactors.cli.main import main
 from fedactors.config import code_named_in, config, load_code
 from fedactors.errors import BadInput
-from fedactors.runs.folder import MANIFEST, RunFolder
-from fedactors.runtime import snapshots
 from fedactors.protocols.horizontal.config import HorizontalConfig
 from fedactors.protocols.nebulafl.config import NebulaFLConfig
 from fedactors.protocols.nebulafl.data import load_data
 from fedactors.protocols.nebulafl.serving import predict
+from fedactors.runs.folder import MANIFEST, RunFolder
+from fedactors.runtime import snapshots
 from tests.protocols.nebulafl import runs
 from tests.serving.predicting import predicted
 

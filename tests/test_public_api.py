@@ -22,8 +22,8 @@ PUBLIC = """
     Actor ActorGroup BadInput Client Comparison Costs DataCenter DataMissing Diverged FedactorsError FederatedRuntime
     HostCapacity Link Messages Network ParameterServer PartyFailed PartyLost Protocol RayRuntime Ref Refused Resources
     Rounds Run RunResult Server SimulatedRuntime Stopped Table Work check_data cluster compare config graph
-    horizontal inspect list_datasets list_protocols load_part load_run message relational remote run settings simulate sweep vertical
-    wire_type
+    horizontal inspect list_datasets list_protocols load_part load_run message relational remote run settings simulate
+    sweep vertical wire_type
 """
 SMALL = {"num_rounds": 2, "num_clients": 4}
 

@@ -59,7 +59,7 @@ def test_the_walk_from_the_command_to_the_step_is_the_documented_one(
         walks.append(_passed_here() | {"fedactors/learning/optimizers.py"})
         return step(*args, **kwargs)
 
-    import fedactors.protocols.pubsub_vfl.run  # noqa: F401  (modules that take the step by its name have it from here on)
+    from fedactors.protocols.pubsub_vfl import run  # noqa: F401  (modules that take the step by its name have it from here on)
 
     for module in list(sys.modules.values()):
         if getattr(module, "optimizer_step", None) is step:

@@ -7,10 +7,10 @@ no code of the sender: it knows plain values, arrays of plain dtypes, and datacl
 that are already imported here.
 
 Frames and checkpoints hold stable names of classes, ``mtcd/Token``, which are no paths of Python's: a namespace and the
-class's own name. The namespace is the protocol (in ``fedactors.protocols`` the folder's name, of a third party the package that
-has a module `plugin`), ``fedactors``, else the class's module. A class may move to another file of its namespace. One
-that moves further, or gets another name, keeps the old one: ``@message(name="mtcd/Token", reveals=...)``. A script's
-classes are of ``__main__``.
+class's own name. The namespace is the protocol (in ``fedactors.protocols`` the folder's name, of a third party the
+package that has a module `plugin`), ``fedactors``, else the class's module. A class may move to another file of its
+namespace. One that moves further, or gets another name, keeps the old one: ``@message(name="mtcd/Token",
+reveals=...)``. A script's classes are of ``__main__``.
 """
 
 from __future__ import annotations

@@ -24,10 +24,6 @@ from fedactors.learning.network import find_device, on_device, on_host, to_devic
 from fedactors.learning.optimizers import OptimizerState
 from fedactors.privacy.accounting import GaussianReleases, PrivacyRecord, without_guarantee
 from fedactors.privacy.mechanisms import add_gaussian
-from fedactors.runtime.rounds import Remedy
-from fedactors.secure_sums.actors import SecureSummand, in_turn
-from fedactors.secure_sums.messages import Masked
-from fedactors.secure_sums.protocol import SecureSumError
 from fedactors.protocols.glasu import algorithm, backbones, messages, privacy, sampling
 from fedactors.protocols.glasu.algorithm import ClientBatch, Inferred, Stale
 from fedactors.protocols.glasu.backbones import Network, Parameters
@@ -35,6 +31,10 @@ from fedactors.protocols.glasu.config import GlasuConfig
 from fedactors.protocols.glasu.data import AnyPart, blocks_of, check_degrees, load_client, renumber
 from fedactors.protocols.glasu.messages import Floats
 from fedactors.protocols.glasu.sampling import SampledLayer
+from fedactors.runtime.rounds import Remedy
+from fedactors.secure_sums.actors import SecureSummand, in_turn
+from fedactors.secure_sums.messages import Masked
+from fedactors.secure_sums.protocol import SecureSumError
 
 T = TypeVar("T")
 

@@ -27,11 +27,11 @@ from fedactors.actors.context import Work
 from fedactors.actors.groups import ActorGroup, Incomplete
 from fedactors.actors.remote import DRIVER, remote
 from fedactors.errors import BadInput, PartyLost, Refused
-from fedactors.secure_sums.actors import SecureSums
-from fedactors.secure_sums.messages import Masked
 from fedactors.protocols.glasu import messages, privacy, sampling
 from fedactors.protocols.glasu.config import GlasuConfig
 from fedactors.protocols.glasu.messages import Floats, Index
+from fedactors.secure_sums.actors import SecureSums
+from fedactors.secure_sums.messages import Masked
 
 if TYPE_CHECKING:
     from fedactors.protocols.glasu.actors import GraphClient

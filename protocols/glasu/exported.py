@@ -22,13 +22,13 @@ from torch import Tensor, nn
 
 from fedactors.data.layouts.graph import NodeSplit
 from fedactors.errors import BadInput
-from fedactors.serving.parts import Part
-from fedactors.validation import first_line
 from fedactors.protocols.glasu import algorithm
 from fedactors.protocols.glasu.backbones import Network, Parameters, initial_parameters
 from fedactors.protocols.glasu.config import GlasuConfig
 from fedactors.protocols.glasu.data import ClientGraph, scale_features
 from fedactors.protocols.glasu.sampling import adjacency
+from fedactors.serving.parts import Part
+from fedactors.validation import first_line
 
 _NOTHING = np.zeros(0, np.int64)
 

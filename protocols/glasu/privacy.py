@@ -15,10 +15,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from fedactors.privacy.accounting import GaussianReleases, PrivacyRecord
+from fedactors.protocols.glasu.config import GlasuConfig
+from fedactors.protocols.glasu.messages import (
+    Classifier,
+    GradientPart,
+    IndexSet,
+    Logits,
+    Prediction,
+    Report,
+    Representation,
+)
 from fedactors.secure_sums.primitives import FixedPoint, threshold_of
 from fedactors.secure_sums.protocol import noise_part
-from fedactors.protocols.glasu.config import GlasuConfig
-from fedactors.protocols.glasu.messages import Classifier, GradientPart, IndexSet, Logits, Prediction, Report, Representation
 
 SECURE_NOTE = "; server and clients see masked sums only, whose noise is discrete Gaussian and counts without one's own"
 GRADIENT_SHARE = 1 / 64

@@ -14,15 +14,15 @@ from fedactors.actors.groups import ActorGroup, OnLoss
 from fedactors.data.alignment.nodes import align_nodes
 from fedactors.learning.metrics import of_split
 from fedactors.privacy.accounting import budgets
-from fedactors.runs.metrics import RunResult
-from fedactors.runtime.interface import Costs, Runtime
-from fedactors.runtime.rounds import Remedy, Rounds, RunState, Watch
 from fedactors.protocols.glasu.actors import GraphClient
 from fedactors.protocols.glasu.aggregation import AggregationServer, mean
 from fedactors.protocols.glasu.baselines import LoneClient
 from fedactors.protocols.glasu.config import GlasuConfig
 from fedactors.protocols.glasu.data import GraphSource, parts_of
 from fedactors.protocols.glasu.messages import RoundOrder
+from fedactors.runs.metrics import RunResult
+from fedactors.runtime.interface import Costs, Runtime
+from fedactors.runtime.rounds import Remedy, Rounds, RunState, Watch
 
 SERVER = "server"
 _MOST_WAITS = 1000

@@ -29,11 +29,6 @@ from fedactors.data.layouts.graph import GraphTables, GraphTablesPart, NewGraph
 from fedactors.data.new_rows import ActorState, Listing, NoPart, Predicted, PredictOrder, StoredState, actor_state
 from fedactors.errors import BadInput, Refused
 from fedactors.learning.network import to_device
-from fedactors.runtime.interface import Costs, Runtime
-from fedactors.secure_sums.actors import SecureSums, in_turn
-from fedactors.secure_sums.messages import Masked
-from fedactors.serving.parts import Part, softmax
-from fedactors.serving.predictions import LONGEST, Application, Outcomes, ask_writers
 from fedactors.protocols.glasu import algorithm, privacy
 from fedactors.protocols.glasu.actors import ProtectedClient
 from fedactors.protocols.glasu.aggregation import add, average, concatenate
@@ -42,6 +37,11 @@ from fedactors.protocols.glasu.config import GlasuConfig
 from fedactors.protocols.glasu.data import GraphSource, NewGraphPart, check_degrees, load_new_client, parts_of, renumber
 from fedactors.protocols.glasu.exported import settings_of
 from fedactors.protocols.glasu.messages import Aggregated, Floats, Logits, Representation, SummedLogits
+from fedactors.runtime.interface import Costs, Runtime
+from fedactors.secure_sums.actors import SecureSums, in_turn
+from fedactors.secure_sums.messages import Masked
+from fedactors.serving.parts import Part, softmax
+from fedactors.serving.predictions import LONGEST, Application, Outcomes, ask_writers
 
 _SERVER = "server"
 

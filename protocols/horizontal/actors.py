@@ -42,11 +42,6 @@ from fedactors.learning.optimizers import check_summed_steps
 from fedactors.learning.user_models import base_of, check_base
 from fedactors.privacy.accounting import without_guarantee
 from fedactors.privacy.mechanisms import add_gaussian
-from fedactors.runtime.rounds import Remedy
-from fedactors.secure_sums.actors import SecureSummand, SecureSums, in_turn
-from fedactors.secure_sums.messages import Masked
-from fedactors.secure_sums.primitives import FixedPoint, count_point
-from fedactors.secure_sums.protocol import TooFewLeft
 from fedactors.protocols.horizontal import algorithm, client_dp, messages
 from fedactors.protocols.horizontal.algorithm import NOTHING, ServerModel
 from fedactors.protocols.horizontal.config import HorizontalConfig
@@ -65,6 +60,11 @@ from fedactors.protocols.horizontal.standardisation import (
     steps_point,
     words_of,
 )
+from fedactors.runtime.rounds import Remedy
+from fedactors.secure_sums.actors import SecureSummand, SecureSums, in_turn
+from fedactors.secure_sums.messages import Masked
+from fedactors.secure_sums.primitives import FixedPoint, count_point
+from fedactors.secure_sums.protocol import TooFewLeft
 
 _log = logging.getLogger(__name__)
 MOST_ALONE = 10

@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 from fedactors.errors import BadInput
 from fedactors.learning.models import ModelSpec, code_name, find_code, fork_draws
 from fedactors.learning.network import local_mask
+from fedactors.protocols.horizontal.config import HorizontalConfig
 from fedactors.runtime.snapshots import pack
 from fedactors.validation import first_line
-from fedactors.protocols.horizontal.config import HorizontalConfig
 
 Doubles = NDArray[np.float64]
 

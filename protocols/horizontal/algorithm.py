@@ -46,7 +46,6 @@ from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import local_mask, statistics_mask
 from fedactors.learning.user_models import user_metrics
 from fedactors.privacy.accounting import RecordPrivacy
-from fedactors.runtime.snapshots import Stateful
 from fedactors.protocols.horizontal.aggregation import MODEL, robust_mean, user_step
 from fedactors.protocols.horizontal.config import (
     ADAPTIVE,
@@ -58,6 +57,7 @@ from fedactors.protocols.horizontal.config import (
     rows_per_step,
 )
 from fedactors.protocols.horizontal.messages import Change, Floats, TrainOrder
+from fedactors.runtime.snapshots import Stateful
 
 Doubles = NDArray[np.float64]
 NOTHING = np.zeros(0)

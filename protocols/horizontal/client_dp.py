@@ -33,11 +33,11 @@ from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import statistics_mask
 from fedactors.privacy.accounting import CLIENT_PRESENCE, PrivacyRecord
 from fedactors.privacy.mechanisms import clip_rows
-from fedactors.secure_sums.primitives import FixedPoint
-from fedactors.secure_sums.protocol import noise_part
 from fedactors.protocols.horizontal.algorithm import Doubles, ServerModel
 from fedactors.protocols.horizontal.config import HorizontalConfig
 from fedactors.protocols.horizontal.messages import Floats
+from fedactors.secure_sums.primitives import FixedPoint
+from fedactors.secure_sums.protocol import noise_part
 
 RELEASE = "clients' changes"
 """What the server's releases are called in an audit."""

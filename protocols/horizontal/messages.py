@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from fedactors.inspection import Protection
 from fedactors.learning.optimizers import SIGNS_SHOW
 from fedactors.messages.codec import message
-from fedactors.secure_sums.actors import MESSAGES
 from fedactors.protocols.horizontal.config import BY_ROWS, HorizontalConfig
+from fedactors.secure_sums.actors import MESSAGES
 
 Floats = NDArray[np.floating[Any]]
 

@@ -20,7 +20,6 @@ from fedactors.data.layouts.vertical import Neighbour
 from fedactors.data.new_rows import actor_state
 from fedactors.errors import BadInput
 from fedactors.learning.local_training import LocalTraining
-from fedactors.serving.parts import Part
 from fedactors.protocols.horizontal import algorithm, client_dp
 from fedactors.protocols.horizontal.algorithm import NOTHING
 from fedactors.protocols.horizontal.config import HorizontalConfig
@@ -28,6 +27,7 @@ from fedactors.protocols.horizontal.data import sites_of
 from fedactors.protocols.horizontal.run import SERVER
 from fedactors.protocols.horizontal.serving import make_part
 from fedactors.protocols.horizontal.standardisation import as_read
+from fedactors.serving.parts import Part
 
 
 def neighbours(

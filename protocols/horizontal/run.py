@@ -14,14 +14,14 @@ from fedactors.errors import BadInput
 from fedactors.learning.many_clients import rows_on
 from fedactors.learning.metrics import HEADLINES, LOCAL_BASELINE, Split, gain_note, of_split
 from fedactors.privacy.accounting import budgets
-from fedactors.runs.metrics import RunResult
-from fedactors.runtime.interface import Costs, Runtime
-from fedactors.runtime.rounds import Remedy, Rounds, RunState, Watch
-from fedactors.secure_sums.primitives import FEWEST
 from fedactors.protocols.horizontal.actors import ClientProcess, HorizontalServer
 from fedactors.protocols.horizontal.config import HorizontalConfig
 from fedactors.protocols.horizontal.data import sites_of
 from fedactors.protocols.horizontal.messages import Progress, RoundOrder, Scores, SiteStatus
+from fedactors.runs.metrics import RunResult
+from fedactors.runtime.interface import Costs, Runtime
+from fedactors.runtime.rounds import Remedy, Rounds, RunState, Watch
+from fedactors.secure_sums.primitives import FEWEST
 
 SERVER = "server"
 

@@ -13,6 +13,9 @@ from fedactors.data.layouts.horizontal import HorizontalData, Reading, read_read
 from fedactors.data.new_rows import ActorState, NoPart, actor_state
 from fedactors.learning.metrics import Task
 from fedactors.learning.user_models import check_base
+from fedactors.protocols.horizontal.config import HorizontalConfig
+from fedactors.protocols.horizontal.data import model_spec
+from fedactors.protocols.horizontal.run import SERVER
 from fedactors.runtime.interface import Runtime
 from fedactors.serving.parts import Part, TrainedModel
 from fedactors.serving.predictions import (
@@ -25,9 +28,6 @@ from fedactors.serving.predictions import (
     predict_sites,
     site_part,
 )
-from fedactors.protocols.horizontal.config import HorizontalConfig
-from fedactors.protocols.horizontal.data import model_spec
-from fedactors.protocols.horizontal.run import SERVER
 
 
 def make_part(config: HorizontalConfig, state: ActorState) -> Part:

@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 from fedactors.data.layouts.horizontal import HorizontalFile, Reading, Rows
 from fedactors.data.values import blocks_of
 from fedactors.errors import BadInput
-from fedactors.secure_sums.messages import mask_stream
-from fedactors.secure_sums.primitives import LongIntegers
 from fedactors.protocols.horizontal.config import HorizontalConfig
 from fedactors.protocols.horizontal.messages import Floats
+from fedactors.secure_sums.messages import mask_stream
+from fedactors.secure_sums.primitives import LongIntegers
 
 Doubles = NDArray[np.float64]
 _FRACTION = 128

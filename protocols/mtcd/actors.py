@@ -41,8 +41,6 @@ from fedactors.data.alignment.rows import load_block
 from fedactors.data.layouts.vertical import VerticalPart
 from fedactors.errors import Refused
 from fedactors.privacy.accounting import PrivacyRecord
-from fedactors.secure_sums.actors import SecureSummand, in_turn
-from fedactors.secure_sums.messages import Masked
 from fedactors.protocols.mtcd import messages
 from fedactors.protocols.mtcd.algorithm import (
     NUM_PROBES,
@@ -61,6 +59,8 @@ from fedactors.protocols.mtcd.message_compression import Estimates, Transforms, 
 from fedactors.protocols.mtcd.messages import seal_of
 from fedactors.protocols.mtcd.privacy import uncovered
 from fedactors.protocols.mtcd.roaming import next_client, walk_seed
+from fedactors.secure_sums.actors import SecureSummand, in_turn
+from fedactors.secure_sums.messages import Masked
 
 _PROBED_BATCHES = 10
 """Mini-batches whose largest norm settles the step size."""

@@ -19,10 +19,17 @@ from numpy.typing import NDArray
 
 from fedactors.actors.context import Work
 from fedactors.learning.metrics import known, task_metrics
+from fedactors.protocols.mtcd.config import MtcdConfig
+from fedactors.protocols.mtcd.objective import (
+    Array,
+    Problem,
+    Ridge,
+    largest_gram_eigenvalue,
+    problem_of,
+    quiet_divergence,
+)
 from fedactors.runtime.interface import Costs
 from fedactors.secure_sums.primitives import FixedPoint
-from fedactors.protocols.mtcd.config import MtcdConfig
-from fedactors.protocols.mtcd.objective import Array, Problem, Ridge, largest_gram_eigenvalue, problem_of, quiet_divergence
 
 Rows = NDArray[np.int64]
 NO_THETA_0: Array = np.zeros(0)

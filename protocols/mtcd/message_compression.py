@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from fedactors.messages.compression import Clip, Encoded, Noise, Pipeline, Quantise, TopK, decode
 from fedactors.privacy.accounting import GaussianReleases
-from fedactors.runtime.snapshots import Stateful
 from fedactors.protocols.mtcd.config import MtcdConfig
+from fedactors.runtime.snapshots import Stateful
 
 FloatArray = NDArray[np.floating]
 Rows = NDArray[np.int64]

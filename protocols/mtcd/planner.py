@@ -24,10 +24,10 @@ import networkx as nx
 
 from fedactors.errors import BadInput, Diverged
 from fedactors.plugins import Planning
-from fedactors.sweeps import CurveRecorder, Enough, Outcome, Pilot, Pilots, run_once
 from fedactors.protocols.mtcd.config import MtcdConfig
 from fedactors.protocols.mtcd.plugin import PROTOCOL
 from fedactors.protocols.mtcd.roaming import Roaming, make_graph, plan_roaming
+from fedactors.sweeps import CurveRecorder, Enough, Outcome, Pilot, Pilots, run_once
 
 DEFAULT_GAP = 1e-2
 MOST_ROUNDS = 5000

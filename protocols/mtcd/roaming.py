@@ -30,9 +30,9 @@ from fedactors.actors.context import derived_seed
 from fedactors.errors import BadInput
 from fedactors.messages.codec import wire_type
 from fedactors.network import topology
-from fedactors.validation import shown
 from fedactors.protocols.mtcd.config import MtcdConfig
 from fedactors.protocols.mtcd.messages import Links
+from fedactors.validation import shown
 
 Clusters = tuple[tuple[int, ...], ...]
 _MASK = (1 << 64) - 1

@@ -21,20 +21,34 @@ from fedactors.errors import BadInput, Diverged, PartyLost
 from fedactors.learning.metrics import of_split
 from fedactors.network import topology
 from fedactors.privacy.accounting import budgets
-from fedactors.runs.metrics import RunResult
-from fedactors.runtime.interface import Runtime
-from fedactors.runtime.rounds import Remedy, Rounds, RunState, Watch
 from fedactors.protocols.mtcd import messages
 from fedactors.protocols.mtcd.actors import TokenClient
-from fedactors.protocols.mtcd.algorithm import NETWORK_STEP, NO_THETA_0, aggregate, default_costs, has_diverged, scheduled
+from fedactors.protocols.mtcd.algorithm import (
+    NETWORK_STEP,
+    NO_THETA_0,
+    aggregate,
+    default_costs,
+    has_diverged,
+    scheduled,
+)
 from fedactors.protocols.mtcd.baselines import dcpa
 from fedactors.protocols.mtcd.baselines.stcd import StcdClient
 from fedactors.protocols.mtcd.baselines.svfl import SvflClient, SvflServer
 from fedactors.protocols.mtcd.config import MtcdConfig, small_cluster_warnings
 from fedactors.protocols.mtcd.data import GeneratedData, MtcdData, part_of, stack
 from fedactors.protocols.mtcd.objective import problem_of, relative_gap, solve
-from fedactors.protocols.mtcd.roaming import Roaming, make_graph, plan_roaming, require_connected, start_client, walk_seed
+from fedactors.protocols.mtcd.roaming import (
+    Roaming,
+    make_graph,
+    plan_roaming,
+    require_connected,
+    start_client,
+    walk_seed,
+)
 from fedactors.protocols.mtcd.server import TokenServer
+from fedactors.runs.metrics import RunResult
+from fedactors.runtime.interface import Runtime
+from fedactors.runtime.rounds import Remedy, Rounds, RunState, Watch
 
 T = TypeVar("T")
 SERVER = "server"

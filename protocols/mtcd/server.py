@@ -19,7 +19,6 @@ from fedactors.actors.context import Work
 from fedactors.actors.groups import ActorGroup, settle, started, surviving_loss
 from fedactors.actors.remote import CLIENT, DRIVER, remote
 from fedactors.errors import CallTimeout, PartyLost, Refused
-from fedactors.secure_sums.actors import SecureSums
 from fedactors.protocols.mtcd import messages
 from fedactors.protocols.mtcd.actors import SealingServer, ServedParty, TokenClient
 from fedactors.protocols.mtcd.algorithm import (
@@ -37,6 +36,7 @@ from fedactors.protocols.mtcd.data import GeneratedData, ImageData, weights_of
 from fedactors.protocols.mtcd.message_compression import Estimates, Transforms, unpack
 from fedactors.protocols.mtcd.messages import seal_of
 from fedactors.protocols.mtcd.roaming import Issue, Roaming, RoamingPlan
+from fedactors.secure_sums.actors import SecureSums
 
 _log = logging.getLogger(__name__)
 _PROBE_MARGIN = 1.1

@@ -18,6 +18,10 @@ from fedactors.data.layouts.vertical import VerticalData
 from fedactors.data.new_rows import ActorState, Listing, NewRows, NoPart, actor_state
 from fedactors.errors import BadInput
 from fedactors.learning.models import ModelSpec
+from fedactors.protocols.mtcd import messages
+from fedactors.protocols.mtcd.algorithm import point_of
+from fedactors.protocols.mtcd.config import MtcdConfig
+from fedactors.protocols.mtcd.data import MtcdData, PublicPart, part_of
 from fedactors.runtime.interface import Runtime
 from fedactors.secure_sums.primitives import FixedPoint
 from fedactors.serving.parts import Part, TrainedModel
@@ -32,10 +36,6 @@ from fedactors.serving.predictions import (
     TopHolder,
     predict_vertical,
 )
-from fedactors.protocols.mtcd import messages
-from fedactors.protocols.mtcd.algorithm import point_of
-from fedactors.protocols.mtcd.config import MtcdConfig
-from fedactors.protocols.mtcd.data import MtcdData, PublicPart, part_of
 
 Array = NDArray[Any]
 SERVER = "server"

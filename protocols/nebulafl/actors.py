@@ -31,7 +31,15 @@ from fedactors.protocols.nebulafl.containers import ContainerCenter, RunMembers,
 from fedactors.protocols.nebulafl.hardware import Bill, Rental
 from fedactors.protocols.nebulafl.scheduler import Assignment, Request
 from fedactors.protocols.nebulafl.staleness import CenterModels, RotationTimer
-from fedactors.protocols.nebulafl.training import Model, Trained, evaluate, initial_parameters, run_model, train, train_batched
+from fedactors.protocols.nebulafl.training import (
+    Model,
+    Trained,
+    evaluate,
+    initial_parameters,
+    run_model,
+    train,
+    train_batched,
+)
 
 AUDITOR = "auditor"
 EVALUATION = "evaluation"

@@ -25,7 +25,15 @@ from fedactors.messages.codec import wire_type
 from fedactors.privacy.accounting import PrivacyRecord
 from fedactors.protocols.nebulafl import messages
 from fedactors.protocols.nebulafl.config import NebulaFLConfig
-from fedactors.protocols.nebulafl.training import LeaseBook, Trainings, begin_training, job_key, run_model, train, train_batched
+from fedactors.protocols.nebulafl.training import (
+    LeaseBook,
+    Trainings,
+    begin_training,
+    job_key,
+    run_model,
+    train,
+    train_batched,
+)
 
 _log = logging.getLogger(__name__)
 

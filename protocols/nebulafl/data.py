@@ -29,9 +29,9 @@ from fedactors.learning.models import MODEL_NAMES, ModelSpec, build_skeleton, co
 from fedactors.learning.network import num_values, train_mode
 from fedactors.learning.user_models import check_loss, check_metric, check_model
 from fedactors.network.links import HostCapacity
-from fedactors.validation import check_keys, first_line, number_of, party_name, shown
 from fedactors.protocols.nebulafl.config import EXAMPLES, NebulaFLConfig
 from fedactors.protocols.nebulafl.hardware import Catalogue, HardwareType, InterCenterLink, InterCenterNetwork
+from fedactors.validation import check_keys, first_line, number_of, party_name, shown
 
 _TRIED = 2
 """Samples of a step that is tried."""

@@ -19,8 +19,8 @@ import networkx as nx
 from fedactors.errors import BadInput
 from fedactors.messages.ledger import CLIENT_SERVER
 from fedactors.network.links import LOCAL, HostCapacity, Link, Network
-from fedactors.runtime.snapshots import Stateful
 from fedactors.protocols.nebulafl.messages import CenterBill
+from fedactors.runtime.snapshots import Stateful
 
 SECONDS_PER_HOUR = 3600.0
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from fedactors.inspection import Protection
 from fedactors.learning.optimizers import SIGNS_SHOW
 from fedactors.messages.codec import message
-from fedactors.secure_sums.actors import MESSAGES
 from fedactors.protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
+from fedactors.secure_sums.actors import MESSAGES
 
 Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.integer[Any]]

@@ -24,9 +24,6 @@ from fedactors.learning.models import build_skeleton
 from fedactors.learning.network import num_values
 from fedactors.messages.codec import HEADER_BYTES
 from fedactors.messages.ledger import INTER_DATA_CENTER, Total
-from fedactors.runs.metrics import RunResult
-from fedactors.runtime.interface import Costs, Runtime
-from fedactors.runtime.rounds import Remedy, Rounds, RunState
 from fedactors.protocols.nebulafl import messages
 from fedactors.protocols.nebulafl.actors import AUDITOR, EVALUATION, Auditor, MeanExchange, NebulaCenter
 from fedactors.protocols.nebulafl.baselines.actors import DISTILLATION, FlatExchange, OrderCenter, RoundExchange
@@ -44,6 +41,9 @@ from fedactors.protocols.nebulafl.data import (
 )
 from fedactors.protocols.nebulafl.hardware import Catalogue
 from fedactors.protocols.nebulafl.training import TRAINING, model_spec, run_model
+from fedactors.runs.metrics import RunResult
+from fedactors.runtime.interface import Costs, Runtime
+from fedactors.runtime.rounds import Remedy, Rounds, RunState
 
 _log = logging.getLogger(__name__)
 

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.runtime.snapshots import Stateful
 from fedactors.protocols.nebulafl.algorithm import (
     Floats,
     Mask,
@@ -31,6 +30,7 @@ from fedactors.protocols.nebulafl.algorithm import (
 )
 from fedactors.protocols.nebulafl.config import Rules
 from fedactors.protocols.nebulafl.hardware import HardwarePool, HardwareType
+from fedactors.runtime.snapshots import Stateful
 
 
 @dataclasses.dataclass

@@ -14,6 +14,10 @@ from collections.abc import Mapping
 from fedactors.data.layouts.horizontal import HorizontalData, read_reading
 from fedactors.data.new_rows import ActorState, NoPart, actor_state
 from fedactors.learning.models import model_for
+from fedactors.protocols.nebulafl.actors import AUDITOR
+from fedactors.protocols.nebulafl.algorithm import master_model
+from fedactors.protocols.nebulafl.config import NebulaFLConfig
+from fedactors.protocols.nebulafl.training import model_spec
 from fedactors.runtime.interface import Runtime
 from fedactors.serving.parts import Part, TrainedModel
 from fedactors.serving.predictions import (
@@ -25,10 +29,6 @@ from fedactors.serving.predictions import (
     predict_sites,
     site_part,
 )
-from fedactors.protocols.nebulafl.actors import AUDITOR
-from fedactors.protocols.nebulafl.algorithm import master_model
-from fedactors.protocols.nebulafl.config import NebulaFLConfig
-from fedactors.protocols.nebulafl.training import model_spec
 
 
 def make_part(config: NebulaFLConfig, party: str, state: ActorState) -> Part | None:

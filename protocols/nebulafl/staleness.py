@@ -6,7 +6,6 @@ import dataclasses
 
 import numpy as np
 
-from fedactors.runtime.snapshots import Stateful
 from fedactors.protocols.nebulafl.algorithm import (
     SHIFT,
     Floats,
@@ -16,6 +15,7 @@ from fedactors.protocols.nebulafl.algorithm import (
     version_gap,
 )
 from fedactors.protocols.nebulafl.config import PlanetRule
+from fedactors.runtime.snapshots import Stateful
 
 
 @dataclasses.dataclass

@@ -58,12 +58,12 @@ from fedactors.learning.optimizers import OptimizerSpec
 from fedactors.learning.user_models import user_metrics
 from fedactors.privacy.accounting import ClientPrivacy, PrivacyRecord, RecordPrivacy
 from fedactors.privacy.mechanisms import add_gaussian, clip_rows
-from fedactors.runtime.compute import together
 from fedactors.protocols.nebulafl.algorithm import Floats
 from fedactors.protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
 from fedactors.protocols.nebulafl.data import catalogue_for
 from fedactors.protocols.nebulafl.messages import ContainerOrder, ContainerResult, LeaseClosed, LeaseOpened
 from fedactors.protocols.nebulafl.scheduler import Assignment, Request, Scheduler
+from fedactors.runtime.compute import together
 
 TRAINING = "training"
 """Kind of work whose units are seconds on the rented hardware."""

@@ -80,7 +80,14 @@ from fedactors.protocols.pubsub_vfl.messages import (
     RowOrder,
     Stamp,
 )
-from fedactors.protocols.pubsub_vfl.privacy import Counts, KeptReleases, active_records, add_counts, bottom_sigma, passive_records
+from fedactors.protocols.pubsub_vfl.privacy import (
+    Counts,
+    KeptReleases,
+    active_records,
+    add_counts,
+    bottom_sigma,
+    passive_records,
+)
 from fedactors.protocols.pubsub_vfl.replicas import AveragingServer, Vector, syncs
 
 

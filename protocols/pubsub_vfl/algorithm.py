@@ -23,8 +23,8 @@ from fedactors.learning.split_learning import Publication, joint_output
 from fedactors.learning.user_models import check_model
 from fedactors.messages.compression import Encoded, Quantise, dense
 from fedactors.privacy.mechanisms import pubsub_sigma
-from fedactors.runtime.interface import Costs
 from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.runtime.interface import Costs
 
 Array = NDArray[Any]
 

@@ -26,9 +26,6 @@ from fedactors.learning.split_learning import ActiveGradients
 from fedactors.messages.codec import wire_type
 from fedactors.network import links
 from fedactors.network.links import HostCapacity, Link
-from fedactors.runs.recorder import MemoryRecorder
-from fedactors.runtime.interface import Costs, Runtime
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker, PassiveWorker, Replica
 from fedactors.protocols.pubsub_vfl.broker import BROKER, BatchBroker
 from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
@@ -46,6 +43,9 @@ from fedactors.protocols.pubsub_vfl.messages import (
 )
 from fedactors.protocols.pubsub_vfl.replicas import AveragingServer
 from fedactors.protocols.pubsub_vfl.run import Federation
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.interface import Costs, Runtime
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 
 ACTIVE = "active"
 MOST_BATCHES = 400

@@ -16,8 +16,8 @@ from fedactors.data.alignment.ids import AlignmentAnswer, AlignmentOrder, Alignm
 from fedactors.inspection import Protection
 from fedactors.messages.codec import message
 from fedactors.messages.compression import Encoded
-from fedactors.runs.progress import format_bytes
 from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.runs.progress import format_bytes
 
 Floats = NDArray[np.floating[Any]]
 Stamp = tuple[int, int]

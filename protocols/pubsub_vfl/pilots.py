@@ -27,11 +27,6 @@ from fedactors.data.layouts.vertical import VerticalData, shared_rows
 from fedactors.data.party_rows import PartyBlock
 from fedactors.errors import BadInput, Diverged
 from fedactors.learning.network import Model, initial_vector
-from fedactors.runs.recorder import MemoryRecorder
-from fedactors.runtime.compute import one_torch_thread
-from fedactors.runtime.interface import Runtime
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from fedactors.sweeps import Enough, Outcome, Pilot
 from fedactors.protocols.pubsub_vfl import algorithm
 from fedactors.protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker
 from fedactors.protocols.pubsub_vfl.broker import BatchBroker
@@ -40,6 +35,11 @@ from fedactors.protocols.pubsub_vfl.data import held_rows, num_batches
 from fedactors.protocols.pubsub_vfl.dry_run import Problem, TimedBroker, cores_of, links_of, seconds_of
 from fedactors.protocols.pubsub_vfl.messages import PartyProfile
 from fedactors.protocols.pubsub_vfl.run import HEADLINE, run
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.compute import one_torch_thread
+from fedactors.runtime.interface import Runtime
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
+from fedactors.sweeps import Enough, Outcome, Pilot
 
 EVERY = 0.04
 """How much further steps have come from one look at the models to the next, as a share of all before."""

@@ -45,13 +45,13 @@ from fedactors.data.layouts.vertical import VerticalData
 from fedactors.errors import BadInput
 from fedactors.network.links import LAN
 from fedactors.plugins import Planning
-from fedactors.sweeps import SEEDS, Outcome, Pilots, halve, rank, settle
-from fedactors.validation import check_keys, choice_of, number_of
 from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
 from fedactors.protocols.pubsub_vfl.data import load_data
 from fedactors.protocols.pubsub_vfl.dry_run import Problem, epoch_seconds, seconds_of
 from fedactors.protocols.pubsub_vfl.messages import PartyProfile, PowerLaw
 from fedactors.protocols.pubsub_vfl.pilots import Rehearsal, check_parties
+from fedactors.sweeps import SEEDS, Outcome, Pilots, halve, rank, settle
+from fedactors.validation import check_keys, choice_of, number_of
 
 BATCH_SIZES = (16, 32, 64, 128, 256, 512, 1024)
 WORKERS = range(2, 51)

@@ -43,7 +43,6 @@ from fedactors.data.party_rows import Part
 from fedactors.errors import BadInput
 from fedactors.learning.optimizers import Network, OptimizerState
 from fedactors.learning.split_learning import Publication, loss_gradients
-from fedactors.runtime.interface import Costs, Runtime
 from fedactors.protocols.pubsub_vfl import algorithm
 from fedactors.protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker, PassiveWorker
 from fedactors.protocols.pubsub_vfl.broker import BROKER, BatchBroker
@@ -66,6 +65,7 @@ from fedactors.protocols.pubsub_vfl.messages import (
 )
 from fedactors.protocols.pubsub_vfl.planner import batch_seconds
 from fedactors.protocols.pubsub_vfl.replicas import steps, weighted_mean
+from fedactors.runtime.interface import Costs, Runtime
 
 _NUM_BATCHES = 4
 _TRIAL_BATCHES, _TRIAL_SIZES, _TRIAL_ROWS = 150, (64, 512), 8192

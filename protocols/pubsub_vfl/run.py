@@ -15,9 +15,6 @@ from fedactors.data.layouts.vertical import VerticalData
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import HEADLINES, Split, gain_note, of_split
 from fedactors.privacy.accounting import budgets
-from fedactors.runs.metrics import RunResult
-from fedactors.runtime.interface import Runtime
-from fedactors.runtime.rounds import Mode, Remedy, Rounds, RunState, Watch
 from fedactors.protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker, PassiveWorker
 from fedactors.protocols.pubsub_vfl.algorithm import default_costs
 from fedactors.protocols.pubsub_vfl.baselines import PairedActiveWorker, PairedPassiveWorker
@@ -37,6 +34,9 @@ from fedactors.protocols.pubsub_vfl.messages import (
     PartRequest,
 )
 from fedactors.protocols.pubsub_vfl.replicas import AveragingServer, averages_after
+from fedactors.runs.metrics import RunResult
+from fedactors.runtime.interface import Runtime
+from fedactors.runtime.rounds import Mode, Remedy, Rounds, RunState, Watch
 
 HEADLINE: dict[str, tuple[str, Mode]] = {
     "binary": ("validation/auc", "max"),

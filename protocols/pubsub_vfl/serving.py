@@ -13,11 +13,11 @@ from fedactors.data.layouts.vertical import VerticalData
 from fedactors.data.new_rows import ActorState, actor_state
 from fedactors.errors import BadInput
 from fedactors.learning.models import output_width
+from fedactors.protocols.pubsub_vfl import algorithm
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
 from fedactors.runtime.interface import Runtime
 from fedactors.serving.parts import Part, TrainedModel
 from fedactors.serving.predictions import Application, Outcomes, PredictingOwner, PredictingParty, predict_vertical
-from fedactors.protocols.pubsub_vfl import algorithm
-from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
 
 Array = NDArray[Any]
 WORKER = "/worker-0"

@@ -26,14 +26,14 @@ from fedactors.errors import Refused, RowsChangedError
 from fedactors.learning.metrics import LOCAL_BASELINE, Task, known, local_baseline
 from fedactors.privacy.accounting import PrivacyRecord, without_guarantee
 from fedactors.privacy.mechanisms import clip_and_noise
-from fedactors.secure_sums.actors import SecureSummand, in_turn
-from fedactors.secure_sums.messages import Masked
-from fedactors.secure_sums.primitives import FixedPoint
 from fedactors.protocols.tablepuppet import algorithm, data, local_solvers, messages
 from fedactors.protocols.tablepuppet.algorithm import Array
 from fedactors.protocols.tablepuppet.config import TablePuppetConfig
 from fedactors.protocols.tablepuppet.costs import Released, privacy_records
 from fedactors.protocols.tablepuppet.mapping import score_means
+from fedactors.secure_sums.actors import SecureSummand, in_turn
+from fedactors.secure_sums.messages import Masked
+from fedactors.secure_sums.primitives import FixedPoint
 
 
 def coordinator_of(clients: Sequence[str], table: str) -> str:

@@ -34,10 +34,10 @@ from fedactors.privacy.accounting import (
     laplace_label_epsilon,
     laplace_value_epsilon,
 )
-from fedactors.runtime.interface import Costs, Runtime
 from fedactors.protocols.tablepuppet.config import TablePuppetConfig
 from fedactors.protocols.tablepuppet.local_solvers import total_steps
 from fedactors.protocols.tablepuppet.messages import JoinFacts
+from fedactors.runtime.interface import Costs, Runtime
 
 Algorithm = Literal["rfl-sgd-v", "rfl-admm-v", "rfl-sgd", "rfl-admm", "vfl-sgd", "vfl-admm", "centralised"]
 

@@ -35,10 +35,10 @@ from fedactors.data.query import Feature, FeatureTypeError, LabelError
 from fedactors.data.values import allocate, class_text
 from fedactors.errors import BadInput
 from fedactors.privacy.mechanisms import randomised_labels, randomised_values
-from fedactors.secure_sums.primitives import FEWEST
 from fedactors.protocols.tablepuppet.algorithm import Loss
 from fedactors.protocols.tablepuppet.config import TablePuppetConfig
 from fedactors.protocols.tablepuppet.messages import Facts
+from fedactors.secure_sums.primitives import FEWEST
 
 Array = NDArray[np.float64]
 

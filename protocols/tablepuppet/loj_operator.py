@@ -32,8 +32,6 @@ from fedactors.data.join import JoinTree
 from fedactors.data.layouts.vertical import RelationalQuery
 from fedactors.data.values import allocate
 from fedactors.messages.codec import wire_type
-from fedactors.secure_sums.actors import SecureSums
-from fedactors.secure_sums.primitives import FixedPoint
 from fedactors.protocols.tablepuppet import algorithm, data, messages
 from fedactors.protocols.tablepuppet.actors import TableClient
 from fedactors.protocols.tablepuppet.algorithm import Array, Parts
@@ -50,6 +48,8 @@ from fedactors.protocols.tablepuppet.mapping import (
     comparable_rows,
     join_tables,
 )
+from fedactors.secure_sums.actors import SecureSums
+from fedactors.secure_sums.primitives import FixedPoint
 
 _log = logging.getLogger(__name__)
 SHARES: dict[algorithm.Loss, float] = {"squared": 0.3, "logistic": 0.15, "softmax": 0.15}

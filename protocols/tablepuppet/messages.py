@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from fedactors.data.alignment import rows as joining
 from fedactors.inspection import Protection
 from fedactors.messages.codec import message
-from fedactors.secure_sums.actors import MESSAGES
 from fedactors.protocols.tablepuppet.config import TablePuppetConfig
+from fedactors.secure_sums.actors import MESSAGES
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.integer[Any]]

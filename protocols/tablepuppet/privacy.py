@@ -41,12 +41,12 @@ from fedactors.data.layouts.relational import (
 from fedactors.data.layouts.vertical import Neighbour, RelationalData
 from fedactors.data.query import JoinPlan, VerticalTable
 from fedactors.errors import BadInput
-from fedactors.runs.recorder import MemoryRecorder
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.protocols.tablepuppet import data as tables
 from fedactors.protocols.tablepuppet.actors import TableClient
 from fedactors.protocols.tablepuppet.config import TablePuppetConfig
 from fedactors.protocols.tablepuppet.run import run
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 
 _WAYS = ("another row's values", "a million each", "zeros", "minus a million each")
 _HUGE = 1e6

@@ -24,9 +24,6 @@ from fedactors.data.join import join_notes
 from fedactors.data.layouts.vertical import RelationalData
 from fedactors.learning.metrics import HEADLINES, gain_note, of_split
 from fedactors.privacy.accounting import EVERYBODY, JOINED, budgets, claims
-from fedactors.runs.metrics import RunResult
-from fedactors.runtime.interface import Runtime
-from fedactors.runtime.rounds import Remedy, Rounds, RunState
 from fedactors.protocols.tablepuppet.actors import TableClient, coordinator_of
 from fedactors.protocols.tablepuppet.algorithm import SCORE_NAMES, Loss
 from fedactors.protocols.tablepuppet.config import TablePuppetConfig
@@ -35,6 +32,9 @@ from fedactors.protocols.tablepuppet.data import assign_clients, loss_of, name_t
 from fedactors.protocols.tablepuppet.loj_operator import JoinServer, Side
 from fedactors.protocols.tablepuppet.lou_operator import UnionCoordinator
 from fedactors.protocols.tablepuppet.messages import JoinFacts, RoundOrder, TestScore
+from fedactors.runs.metrics import RunResult
+from fedactors.runtime.interface import Runtime
+from fedactors.runtime.rounds import Remedy, Rounds, RunState
 
 SETTLED_ROUNDS, SETTLED_SHARE = 6, 0.01
 """A run ends when its training loss has moved by less than this share of its gain in so many rounds."""

@@ -39,11 +39,6 @@ from fedactors.data.new_rows import (
 from fedactors.data.query import Feature
 from fedactors.errors import BadInput, Refused
 from fedactors.learning.models import ModelSpec
-from fedactors.runtime.interface import Runtime
-from fedactors.secure_sums.actors import in_turn
-from fedactors.secure_sums.messages import Masked
-from fedactors.serving.parts import Part, TrainedModel, contribution, probabilities
-from fedactors.serving.predictions import Application, Outcome, Outcomes, files_of, released
 from fedactors.protocols.tablepuppet import data, local_solvers, messages
 from fedactors.protocols.tablepuppet.actors import MaskedTable
 from fedactors.protocols.tablepuppet.algorithm import Array, scatter_union, split_rows
@@ -51,6 +46,11 @@ from fedactors.protocols.tablepuppet.config import TablePuppetConfig
 from fedactors.protocols.tablepuppet.costs import default_costs
 from fedactors.protocols.tablepuppet.loj_operator import Side, TableServer
 from fedactors.protocols.tablepuppet.lou_operator import bare
+from fedactors.runtime.interface import Runtime
+from fedactors.secure_sums.actors import in_turn
+from fedactors.secure_sums.messages import Masked
+from fedactors.serving.parts import Part, TrainedModel, contribution, probabilities
+from fedactors.serving.predictions import Application, Outcome, Outcomes, files_of, released
 
 _LONGEST = 86_400.0
 _FAULTS = ("own", "partner's", "alone")

@@ -42,12 +42,12 @@ from fedactors.config import build
 from fedactors.data.layouts.horizontal import HorizontalData, rows_key, rows_of
 from fedactors.learning.local_training import train_locally
 from fedactors.learning.network import initial_vector
-from fedactors.runs.recorder import MemoryRecorder
-from fedactors.runtime.compute import one_torch_thread
 from fedactors.protocols.horizontal.algorithm import local_training
 from fedactors.protocols.horizontal.config import HorizontalConfig
 from fedactors.protocols.horizontal.data import load_data, model_spec
 from fedactors.protocols.horizontal.run import run
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.compute import one_torch_thread
 
 SIDES = ("shared", "sites", "each", "bare")
 Mark = dict[str, float]

@@ -33,12 +33,12 @@ from fedactors.learning.split_learning import (
     weighted_rows,
 )
 from fedactors.messages.compression import decode
-from fedactors.runtime.compute import one_torch_thread
 from fedactors.protocols.pubsub_vfl import algorithm
 from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
 from fedactors.protocols.pubsub_vfl.data import load_data
 from fedactors.protocols.pubsub_vfl.plugin import PUBLISHED
 from fedactors.protocols.pubsub_vfl.replicas import steps, weighted_mean
+from fedactors.runtime.compute import one_torch_thread
 
 BATCH_SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 SIZES = ((10, 64, 250), (10, 64, 50), (10, 64, 450), (10, 256, 250), (4, 32, 20))

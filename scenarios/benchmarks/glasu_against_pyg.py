@@ -20,10 +20,10 @@ from torch.nn import functional
 
 from fedactors.config import build
 from fedactors.data.layouts.graph import GraphBlock, graph
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.protocols.glasu.config import GlasuConfig
 from fedactors.protocols.glasu.data import load_data
 from fedactors.protocols.glasu.run import run
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 
 EPOCHS, EVALUATE_EVERY = 200, 5
 COMMON = {"special_case": "centralised", "edge_share": 1.0, "num_rounds": EPOCHS, "evaluate_every": EVALUATE_EVERY}

@@ -26,11 +26,11 @@ from fedactors.config import build
 from fedactors.data.datasets.load import to_csr
 from fedactors.data.layouts.graph import GraphBlock
 from fedactors.messages.codec import wire_type
+from fedactors.protocols.glasu.config import GlasuConfig
+from fedactors.protocols.glasu.run import run
 from fedactors.runtime.compute import one_torch_thread
 from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from fedactors.protocols.glasu.config import GlasuConfig
-from fedactors.protocols.glasu.run import run
 
 SETTINGS = {
     "batch_size": 1024,

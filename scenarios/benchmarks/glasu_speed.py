@@ -145,7 +145,7 @@ def time_sampling() -> dict[str, Any]:
 
 
 def measure_costs(data: str) -> dict[str, Any]:
-    """Return processor seconds per unit of each kind of work, as `fedactors.protocols.glasu.run.default_costs` counts units."""
+    """Return processor seconds per unit of each kind of work, in the units of GLASU's `run.default_costs`."""
     config = build(GlasuConfig, {"dropout": 0.5, "num_clients": 3})
     source = graph(data, 3)
     blocks = read_blocks(parts_of(config, source, "client-0"))
@@ -227,9 +227,9 @@ def compare_one_update(data: str) -> dict[str, Any]:
 
 def time_inference(data: str, rounds: int = 20) -> dict[str, Any]:
     """Measure, on Ray with three clients, a round with every aggregation and one with the last alone."""
-    from fedactors.runtime.ray.runtime import RayRuntime
     from fedactors.protocols.glasu.data import load_data
     from fedactors.protocols.glasu.run import run
+    from fedactors.runtime.ray.runtime import RayRuntime
 
     found: dict[str, Any] = {"data": data}
     for layers in ("3", "1,3", "0,1,2,3"):

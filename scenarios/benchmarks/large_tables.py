@@ -215,10 +215,10 @@ def _simulated(protocol: str, description: str) -> dict[str, Any]:
 def _joined(description: str) -> dict[str, Any]:
     """Run TablePuppet without checkpoints, which hold what the server has of each joined row."""
     from fedactors.config import build
-    from fedactors.runtime.simulation.runtime import SimulatedRuntime
     from fedactors.protocols.tablepuppet.config import TablePuppetConfig
     from fedactors.protocols.tablepuppet.data import load_data
     from fedactors.protocols.tablepuppet.run import run as run_protocol
+    from fedactors.runtime.simulation.runtime import SimulatedRuntime
 
     config = build(TablePuppetConfig, SETTINGS["tablepuppet"])
     runtime = SimulatedRuntime(seed=0, checkpoint_every=0)

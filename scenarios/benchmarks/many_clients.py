@@ -42,13 +42,13 @@ from fedactors.learning.local_training import LocalTraining, train_locally
 from fedactors.learning.many_clients import train_clients
 from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import initial_vector
-from fedactors.runs.recorder import MemoryRecorder
-from fedactors.runtime.compute import one_torch_thread
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.protocols.horizontal.algorithm import local_training as training_of
 from fedactors.protocols.horizontal.config import HorizontalConfig
 from fedactors.protocols.horizontal.data import load_data, model_spec
 from fedactors.protocols.horizontal.run import run
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.compute import one_torch_thread
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 
 Marks = list[tuple[float, float]]
 """Wall and processor seconds at the end of each round."""

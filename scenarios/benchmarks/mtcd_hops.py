@@ -23,10 +23,6 @@ import numpy as np
 
 from fedactors.actors.context import derived_seed
 from fedactors.config import as_dict, build
-from fedactors.runs.metrics import RunResult
-from fedactors.runs.table import RunRow
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from fedactors.sweeps import code_digest, data_digest, versions
 from fedactors.protocols.mtcd import algorithm
 from fedactors.protocols.mtcd.config import MtcdConfig
 from fedactors.protocols.mtcd.data import GeneratedData, load_data
@@ -34,6 +30,10 @@ from fedactors.protocols.mtcd.objective import problem_of
 from fedactors.protocols.mtcd.plugin import PROTOCOL
 from fedactors.protocols.mtcd.roaming import Roaming, make_graph, next_client, plan_roaming, start_client, walk_seed
 from fedactors.protocols.mtcd.run import run
+from fedactors.runs.metrics import RunResult
+from fedactors.runs.table import RunRow
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
+from fedactors.sweeps import code_digest, data_digest, versions
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 

@@ -18,13 +18,13 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import numpy as np
 
-from fedactors.runs.recorder import MemoryRecorder
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from fedactors.runtime.snapshots import unpack, unseal
 from fedactors.protocols.nebulafl.algorithm import master_model
 from fedactors.protocols.nebulafl.config import NebulaFLConfig
 from fedactors.protocols.nebulafl.data import load_data
 from fedactors.protocols.nebulafl.run import run
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
+from fedactors.runtime.snapshots import unpack, unseal
 
 REPEATS = 3
 ROWS = (

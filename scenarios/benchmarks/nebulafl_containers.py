@@ -21,10 +21,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from fedactors.config import build
-from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.protocols.nebulafl.config import NebulaFLConfig
 from fedactors.protocols.nebulafl.data import load_data
 from fedactors.protocols.nebulafl.run import run
+from fedactors.runtime.ray.runtime import RayRuntime
 
 SETTINGS = {"digits": {}, "fashion-mnist": {"num_training": 6000, "local_epochs": 1}}
 

@@ -34,10 +34,10 @@ import psutil  # noqa: E402
 
 def run_fedavg(clients: int, per_round: int, rounds: int, linear: bool, pool: int) -> dict[str, Any]:
     """Run FedAvg with one center in this process; return accuracy, samples trained, seconds inside the run."""
-    from fedactors.runtime.simulation.runtime import SimulatedRuntime
     from fedactors.protocols.nebulafl.config import NebulaFLConfig
     from fedactors.protocols.nebulafl.data import load_data
     from fedactors.protocols.nebulafl.run import run
+    from fedactors.runtime.simulation.runtime import SimulatedRuntime
 
     config = NebulaFLConfig(
         algorithm="fedavg",
@@ -67,10 +67,10 @@ def run_fedavg(clients: int, per_round: int, rounds: int, linear: bool, pool: in
 
 def run_tiny_containers(containers: int) -> dict[str, Any]:
     """Run NebulaFL itself with the linear model over four centers for a few virtual seconds."""
-    from fedactors.runtime.simulation.runtime import SimulatedRuntime
     from fedactors.protocols.nebulafl.config import NebulaFLConfig
     from fedactors.protocols.nebulafl.data import load_data
     from fedactors.protocols.nebulafl.run import run
+    from fedactors.runtime.simulation.runtime import SimulatedRuntime
 
     config = NebulaFLConfig(
         model="linear", num_containers=containers, active_per_center=12, local_epochs=1, dirichlet=None, duration=8.0,
@@ -85,10 +85,10 @@ def run_tiny_containers(containers: int) -> dict[str, Any]:
 
 def nebulafl_side() -> dict[str, Any]:
     """Run NebulaFL on Fashion-MNIST until about `BOUND_TRAININGS` trainings are done, with a pool of two."""
-    from fedactors.runtime.simulation.runtime import SimulatedRuntime
     from fedactors.protocols.nebulafl.config import NebulaFLConfig
     from fedactors.protocols.nebulafl.data import load_data
     from fedactors.protocols.nebulafl.run import run
+    from fedactors.runtime.simulation.runtime import SimulatedRuntime
 
     config = bound_config(NebulaFLConfig)
     data = load_data(config, "fashion-mnist", 0)
@@ -109,10 +109,10 @@ def bound_config(make: Any) -> Any:
 def plain_worker(index: int, num_tasks: int) -> None:
     """Train `num_tasks` containers one after the other with the kernel that NebulaFL's containers use, and no more."""
     from fedactors.data.layouts.horizontal import rows_key
-    from fedactors.runtime.compute import one_torch_thread
     from fedactors.protocols.nebulafl.config import NebulaFLConfig
     from fedactors.protocols.nebulafl.data import load_data
     from fedactors.protocols.nebulafl.training import initial_parameters, run_model, steps_of, train
+    from fedactors.runtime.compute import one_torch_thread
 
     one_torch_thread()
     config = bound_config(NebulaFLConfig)

@@ -19,13 +19,13 @@ from fedactors.config import build
 from fedactors.data.party_rows import prepare, split
 from fedactors.learning.metrics import auc
 from fedactors.learning.models import build_model
-from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.protocols.pubsub_vfl import algorithm
 from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
 from fedactors.protocols.pubsub_vfl.data import batches, load_data, num_batches
 from fedactors.protocols.pubsub_vfl.messages import EpochOrder
 from fedactors.protocols.pubsub_vfl.plugin import PUBLISHED
 from fedactors.protocols.pubsub_vfl.run import assemble
+from fedactors.runtime.ray.runtime import RayRuntime
 
 FLOWER_MS = (103.0, 204.0)
 """Milliseconds a mini-batch of Flower's vertical example: one round trip, and as published."""

@@ -26,14 +26,14 @@ import numpy as np
 import psutil
 
 from fedactors.config import build, parse_words
-from fedactors.runtime.compute import one_torch_thread
-from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.protocols.pubsub_vfl import algorithm
 from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
 from fedactors.protocols.pubsub_vfl.data import load_data, num_batches
 from fedactors.protocols.pubsub_vfl.messages import EpochOrder
 from fedactors.protocols.pubsub_vfl.plugin import PUBLISHED
 from fedactors.protocols.pubsub_vfl.run import assemble
+from fedactors.runtime.compute import one_torch_thread
+from fedactors.runtime.ray.runtime import RayRuntime
 
 ROLES = ("passive", "active")
 

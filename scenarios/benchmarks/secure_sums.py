@@ -24,14 +24,14 @@ from fedactors.config import as_dict, build, parse_words
 from fedactors.launch import load_data
 from fedactors.messages.codec import measure
 from fedactors.plugins import find_protocol
+from fedactors.protocols.pubsub_vfl.plugin import PUBLISHED
+from fedactors.protocols.tablepuppet.plugin import PUBLISHED as TABLEPUPPET
 from fedactors.runs.table import RunRow
 from fedactors.runtime.compute import one_torch_thread
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.secure_sums.messages import Identity, SumCall
 from fedactors.secure_sums.primitives import FixedPoint, num_neighbours
 from fedactors.secure_sums.protocol import SecureSumClient, SecureSumServer, unmasked_sum
-from fedactors.protocols.pubsub_vfl.plugin import PUBLISHED
-from fedactors.protocols.tablepuppet.plugin import PUBLISHED as TABLEPUPPET
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 

@@ -36,11 +36,11 @@ from fedactors.federation.handshake import dial
 from fedactors.federation.operations import CHECKING, measure
 from fedactors.federation.session import Hello, Limits
 from fedactors.federation.site_folder import SiteFolder
-from fedactors.runtime.addresses import free_port
-from fedactors.runtime.failures import encode_error
 from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
 from fedactors.protocols.pubsub_vfl.data import load_data
 from fedactors.protocols.pubsub_vfl.plugin import PUBLISHED
+from fedactors.runtime.addresses import free_port
+from fedactors.runtime.failures import encode_error
 
 NAMES = ("bank", "shop")
 TASK = 'type = "binary", alignment = "already-aligned"'

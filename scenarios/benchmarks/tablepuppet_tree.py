@@ -24,11 +24,11 @@ from pydantic import Field
 from fedactors.config import build, config, parse_words
 from fedactors.data.databases import in_memory
 from fedactors.data.layouts.vertical import stated
-from fedactors.runs.recorder import MemoryRecorder
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.protocols.tablepuppet.config import TablePuppetConfig
 from fedactors.protocols.tablepuppet.plugin import PUBLISHED
 from fedactors.protocols.tablepuppet.run import run
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 
 SQL = "SELECT * FROM visits JOIN offers ON visits.town = offers.town JOIN users ON visits.user = users.user"
 NUM_USERS = 1000

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from fedactors.data.layouts.vertical import stated
 from fedactors.plugins import Headline
-from fedactors.scenario import main
 from fedactors.protocols.tablepuppet.config import TablePuppetConfig
 from fedactors.protocols.tablepuppet.run import run
+from fedactors.scenario import main
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from fedactors.config import as_dict, build_given
-from fedactors.runs.table import RunRow, read_table
 from fedactors.protocols.mtcd.plugin import PROTOCOL as MTCD
+from fedactors.runs.table import RunRow, read_table
 from scenarios.results import pooled
 
 pytestmark = pytest.mark.docs

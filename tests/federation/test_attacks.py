@@ -29,9 +29,9 @@ from fedactors.federation.session import LINES_PER_MINUTE, Hello, framed
 from fedactors.federation.site_folder import SITE, in_all, spent
 from fedactors.federation.site_run import SiteRun
 from fedactors.messages.codec import MAGIC, encode, encode_parts
+from fedactors.protocols.pubsub_vfl.messages import Embedding
 from fedactors.runtime.addresses import free_port
 from fedactors.runtime.failures import errors_for
-from fedactors.protocols.pubsub_vfl.messages import Embedding
 from tests.federation.hostile_sites import WORKER, Rogue, in_mid_run
 from tests.federation.test_policy import BUDGET, NOISED
 from tests.federation.test_runs import federated

@@ -25,8 +25,8 @@ from fedactors.federation.runtime import FederatedRuntime
 from fedactors.federation.session import ERROR, Connection
 from fedactors.federation.site_run import SiteRun
 from fedactors.messages.codec import decode
-from fedactors.runtime.failures import errors_for, raised_by
 from fedactors.protocols.pubsub_vfl.actors import PassiveWorker
+from fedactors.runtime.failures import errors_for, raised_by
 from tests.federation.hostile_sites import BROKER, LONG, WORKER
 from tests.federation.test_runs import SMALL, federated
 from tests.federation.world import BANK, SHOP, World

@@ -24,8 +24,8 @@ from fedactors.federation.session import HEAD, PIECE_BYTES, Connection, value_of
 from fedactors.federation.site_run import SiteRun
 from fedactors.messages.codec import encode_parts
 from fedactors.plugins import find_protocol
-from fedactors.runtime.failures import errors_for
 from fedactors.protocols.pubsub_vfl.messages import Report
+from fedactors.runtime.failures import errors_for
 from tests.federation.hostile_sites import BROKER, WORKER, begin
 from tests.federation.test_runs import SMALL, federated
 from tests.federation.world import BANK, LIMITS, SHOP, World

@@ -24,8 +24,8 @@ from fedactors.federation.session import ERROR, HEAD, PIECE_BYTES, REQUEST, Brok
 from fedactors.federation.site_folder import SiteFolder
 from fedactors.federation.site_run import CALLS, PAYLOADS, SiteRun
 from fedactors.messages.codec import encode, encode_parts
-from fedactors.runtime.failures import errors_for
 from fedactors.protocols.pubsub_vfl.messages import EpochOrder, Report
+from fedactors.runtime.failures import errors_for
 from tests.federation.hostile_sites import BROKER, LONG, WORKER, Rogue, in_mid_run
 from tests.federation.test_runs import SMALL, federated
 from tests.federation.world import BANK, LIMITS, SHOP, World

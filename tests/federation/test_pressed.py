@@ -27,9 +27,9 @@ from fedactors.federation.session import (
 )
 from fedactors.federation.site_run import SiteRun
 from fedactors.messages.codec import encode_parts
-from fedactors.runtime.failures import errors_for
 from fedactors.protocols.pubsub_vfl.broker import BatchBroker
 from fedactors.protocols.pubsub_vfl.messages import Report
+from fedactors.runtime.failures import errors_for
 from tests.federation.hostile_sites import BROKER, LONG, WORKER, begin, in_mid_run
 from tests.federation.test_runs import SMALL, federated
 from tests.federation.ways import on_a_way

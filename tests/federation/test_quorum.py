@@ -22,9 +22,9 @@ from fedactors.federation.audit_log import Journal
 from fedactors.federation.hosting import SiteContext
 from fedactors.federation.site_folder import SITE, as_logged, taken_by
 from fedactors.plugins import find_protocol
-from fedactors.runs.folder import ROUND_METRICS
 from fedactors.protocols.horizontal import client_dp
 from fedactors.protocols.horizontal.config import HorizontalConfig
+from fedactors.runs.folder import ROUND_METRICS
 from tests.campaign.sites import Sites, until
 from tests.federation.test_going_on import after_rounds, rounds_of
 from tests.federation.test_runs import OF_THREE, command, federated, last_line

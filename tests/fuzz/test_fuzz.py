@@ -26,6 +26,9 @@ from fedactors.data.description import load_description
 from fedactors.errors import BadInput
 from fedactors.messages.codec import CodecError, decode, encode
 from fedactors.plugins import find_protocol
+from fedactors.protocols.glasu.data import read_user_graph
+from fedactors.protocols.nebulafl.config import content_of
+from fedactors.protocols.nebulafl.data import read_catalogue, read_network
 from fedactors.runs import schemas
 from fedactors.runs.folder import MANIFEST, RunFolder
 from fedactors.runs.metrics import json_line, jsonable, read_events, read_rounds, read_summary
@@ -33,9 +36,6 @@ from fedactors.runs.recorder import LEDGER, LEDGER_LOG, LedgerLog, make_parquet,
 from fedactors.runs.storage import LineFile
 from fedactors.runtime import snapshots
 from fedactors.runtime.ray.transport import _HEAD, HELLO, REQUEST, Caller, Incoming
-from fedactors.protocols.glasu.data import read_user_graph
-from fedactors.protocols.nebulafl.config import content_of
-from fedactors.protocols.nebulafl.data import read_catalogue, read_network
 from tests.bad_inputs import world
 from tests.report.test_page import PRIVACY_LINE
 from tests.runs.test_planted import AUDIT_CONTENT, forge, show

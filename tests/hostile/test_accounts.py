@@ -10,7 +10,6 @@ import pytest
 
 from fedactors.actors.remote import CallCounts
 from fedactors.privacy import mechanisms
-from fedactors.runtime.rounds import Rounds
 from fedactors.protocols.glasu import actors as glasu
 from fedactors.protocols.mtcd.actors import LinkedParty
 from fedactors.protocols.mtcd.message_compression import Transforms
@@ -20,6 +19,7 @@ from fedactors.protocols.pubsub_vfl.messages import EpochOrder
 from fedactors.protocols.pubsub_vfl.run import Federation
 from fedactors.protocols.tablepuppet import local_solvers
 from fedactors.protocols.tablepuppet.actors import TableClient
+from fedactors.runtime.rounds import Rounds
 from tests.protocols.glasu import federation as graphs
 from tests.protocols.glasu.test_privacy import NOISY
 from tests.protocols.mtcd import running

@@ -15,8 +15,6 @@ from fedactors.cli.sites import describe
 from fedactors.errors import BadInput, FedactorsError
 from fedactors.federation.approval import make_proposal
 from fedactors.plugins import find_protocol
-from fedactors.secure_sums.actors import SecureSums, coarsest
-from fedactors.secure_sums.primitives import FixedPoint
 from fedactors.protocols.horizontal import algorithm
 from fedactors.protocols.horizontal.actors import ClientProcess, HorizontalServer
 from fedactors.protocols.horizontal.messages import Change
@@ -24,6 +22,8 @@ from fedactors.protocols.nebulafl.baselines import secure_sums
 from fedactors.protocols.nebulafl.baselines.actors import OrderCenter
 from fedactors.protocols.nebulafl.config import NebulaFLConfig
 from fedactors.protocols.nebulafl.messages import RoundResult
+from fedactors.secure_sums.actors import SecureSums, coarsest
+from fedactors.secure_sums.primitives import FixedPoint
 from tests.federation.world import BANK, CLINIC, SHOP, World
 
 pytestmark = pytest.mark.slow

@@ -14,8 +14,8 @@ from fedactors.actors.groups import ActorGroup
 from fedactors.errors import PartyError, PartyLost, Refused
 from fedactors.federation.session import error_in
 from fedactors.messages.codec import encode_parts
-from fedactors.runtime import failures
 from fedactors.protocols.horizontal.actors import ClientProcess
+from fedactors.runtime import failures
 from tests.federation.test_quorum import QUORUM, THREE
 from tests.federation.test_runs import federated
 from tests.federation.world import BANK, CLINIC, SHOP, World

@@ -18,11 +18,11 @@ from fedactors.errors import Refused
 from fedactors.federation.approval import as_tree
 from fedactors.inspection import describe_messages
 from fedactors.plugins import find_protocol
-from fedactors.runtime.rounds import Rounds
 from fedactors.protocols.pubsub_vfl.actors import ActiveWorker, PassiveWorker
 from fedactors.protocols.pubsub_vfl.broker import BatchBroker
 from fedactors.protocols.pubsub_vfl.messages import EpochOrder, Orders, Report
 from fedactors.protocols.pubsub_vfl.run import Federation
+from fedactors.runtime.rounds import Rounds
 from tests.federation.hostile_sites import Rogue
 from tests.federation.test_runs import MTCD, OTHERS, SMALL, federated
 from tests.federation.world import BANK, SHOP, World
@@ -67,7 +67,9 @@ def stretched(monkeypatch: pytest.MonkeyPatch, protocol: str, by: int) -> None:
         def end_at(self, num_rounds: int, every: int = 1) -> None:
             super().end_at(num_rounds + by, every)
 
-    monkeypatch.setattr(importlib.import_module(f"fedactors.protocols.{protocol.replace('-', '_')}.run"), "Rounds", Longer)
+    monkeypatch.setattr(
+        importlib.import_module(f"fedactors.protocols.{protocol.replace('-', '_')}.run"), "Rounds", Longer
+    )
 
 
 def refused(world: World, words: tuple[str, ...], protocol: str = "pubsub-vfl") -> list[str]:

@@ -80,7 +80,8 @@ def test_orders_after_the_end_of_the_run(world: World, monkeypatch: pytest.Monke
 
     monkeypatch.setattr("fedactors.protocols.nebulafl.run.Federation.finish", never)
     monkeypatch.setattr("fedactors.protocols.nebulafl.run.Federation.finished", never)
-    monkeypatch.setattr("fedactors.protocols.nebulafl.config.NebulaFLConfig.end", property(lambda config: 2 * config.duration))
+    late = property(lambda config: 2 * config.duration)
+    monkeypatch.setattr("fedactors.protocols.nebulafl.config.NebulaFLConfig.end", late)
     found = refused(world, f"algorithm={algorithm}", "duration=2")
     assert "orders work of shop" in found
     assert "s after the run began; approved: duration=2" in found

@@ -25,11 +25,11 @@ from fedactors.federation.approval import check_proposal, make_proposal, source_
 from fedactors.federation.hosting import SiteContext
 from fedactors.inspection import describe_protections
 from fedactors.plugins import find_protocol
+from fedactors.protocols.glasu.actors import GraphClient
 from fedactors.runtime.compute import WallClock
 from fedactors.runtime.interface import ActorSpec
 from fedactors.runtime.ray.actor_process import RayContext, Settings, SharedParts
 from fedactors.secure_sums.actors import SecureSummand
-from fedactors.protocols.glasu.actors import GraphClient
 from tests.federation.world import BANK, CLINIC, SHOP, World
 
 MASKED: dict[str, Any] = {"on_party_loss": "stop", "secure_aggregation": True}

@@ -17,8 +17,8 @@ from fedactors.federation.approval import as_tree, decide, kept_proposals
 from fedactors.federation.hosting import Life, LocalActorHost
 from fedactors.federation.runtime import FederatedRuntime
 from fedactors.federation.site_folder import SITE
-from fedactors.runtime.compute import WallClock
 from fedactors.protocols.nebulafl.config import NebulaFLConfig
+from fedactors.runtime.compute import WallClock
 from tests.federation.hostile_sites import Rogue
 from tests.federation.test_runs import OTHERS
 from tests.federation.world import BANK, CLINIC, LIMITS, SHOP, World

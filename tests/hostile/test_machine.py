@@ -26,10 +26,10 @@ from fedactors.errors import BadInput
 from fedactors.federation.site import SiteProcess
 from fedactors.federation.site_folder import RunLimits
 from fedactors.federation.site_run import SiteRun, TemporaryFolder, UsageWatch
-from fedactors.runs.folder import this_process
-from fedactors.runs.storage import start_of
 from fedactors.protocols.pubsub_vfl.actors import PassiveWorker
 from fedactors.protocols.pubsub_vfl.messages import EpochOrder
+from fedactors.runs.folder import this_process
+from fedactors.runs.storage import start_of
 from tests.federation.test_policy import limited
 from tests.federation.test_runs import SMALL, federated
 from tests.federation.world import BANK, SHOP, World

@@ -17,7 +17,6 @@ from fedactors.errors import Refused
 from fedactors.federation.hosting import Gate, make_book
 from fedactors.inspection import may_leave
 from fedactors.plugins import find_protocol
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.protocols.glasu import aggregation as graphs
 from fedactors.protocols.glasu import messages
 from fedactors.protocols.mtcd.data import load_data
@@ -29,6 +28,7 @@ from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
 from fedactors.protocols.tablepuppet import actors as tables
 from fedactors.protocols.tablepuppet import loj_operator
 from fedactors.protocols.tablepuppet import messages as joins
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from tests.federation.test_runs import OTHERS, federated
 from tests.federation.world import BANK, CLINIC, SHOP, World
 from tests.protocols.mtcd.running import config_of, merged

@@ -12,9 +12,9 @@ from fedactors.config import build
 from fedactors.data.new_rows import StoredState
 from fedactors.errors import FedactorsError
 from fedactors.plugins import find_protocol
+from fedactors.protocols.horizontal.config import HorizontalConfig
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.serving.predictions import Application
-from fedactors.protocols.horizontal.config import HorizontalConfig
 from tests.keeping import Keeping
 
 pytestmark = [pytest.mark.slow, pytest.mark.drawn(2, family="hostile")]

@@ -20,12 +20,12 @@ from fedactors.federation.online import MOST_ALIGNMENTS
 from fedactors.federation.runtime import FederatedRuntime
 from fedactors.federation.site_folder import SITE
 from fedactors.learning.models import ModelSpec
-from fedactors.runtime.interface import ActorSpec
-from fedactors.serving.parts import Part, TrainedModel
-from fedactors.serving.predictions import PredictingOwner
 from fedactors.protocols.tablepuppet.config import TablePuppetConfig
 from fedactors.protocols.tablepuppet.messages import WantedRows
 from fedactors.protocols.tablepuppet.serving import PredictingTable
+from fedactors.runtime.interface import ActorSpec
+from fedactors.serving.parts import Part, TrainedModel
+from fedactors.serving.predictions import PredictingOwner
 from tests.federation.test_going_on import predicted, runs
 from tests.federation.test_online import given_by, ordered
 from tests.federation.test_runs import SMALL, federated

@@ -22,11 +22,6 @@ from fedactors.errors import Refused
 from fedactors.privacy import mechanisms
 from fedactors.privacy.accounting import INTERRUPTED, PrivacyRecord
 from fedactors.privacy.noise import discrete_laplace
-from fedactors.runs.recorder import MemoryRecorder
-from fedactors.runtime.interface import Snapshot
-from fedactors.runtime.rounds import Rounds
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from fedactors.secure_sums.protocol import SecureSumClient
 from fedactors.protocols.glasu.serving import PredictingClient
 from fedactors.protocols.horizontal.data import load_data as load_clients
 from fedactors.protocols.horizontal.run import run as run_horizontal
@@ -36,6 +31,11 @@ from fedactors.protocols.tablepuppet import actors as tables
 from fedactors.protocols.tablepuppet.config import TablePuppetConfig
 from fedactors.protocols.tablepuppet.data import load_data as load_tables
 from fedactors.protocols.tablepuppet.run import run as run_tables
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.interface import Snapshot
+from fedactors.runtime.rounds import Rounds
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
+from fedactors.secure_sums.protocol import SecureSumClient
 from tests.federation.test_runs import MTCD, federated
 from tests.federation.world import BANK, SHOP, World
 from tests.hostile.test_accounts import longer

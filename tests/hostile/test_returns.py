@@ -24,10 +24,10 @@ from fedactors.federation.runtime import FederatedRuntime
 from fedactors.federation.session import Hello
 from fedactors.federation.site_folder import SITE, RunLimits, in_all, spent
 from fedactors.federation.site_run import SiteRun, UsageWatch
-from fedactors.runtime.failures import errors_for
-from fedactors.secure_sums.actors import SecureSums
 from fedactors.protocols.horizontal.actors import ClientProcess, HorizontalServer
 from fedactors.protocols.horizontal.config import HorizontalConfig
+from fedactors.runtime.failures import errors_for
+from fedactors.secure_sums.actors import SecureSums
 from tests.federation.test_going_on import after_rounds
 from tests.federation.test_policy import limited
 from tests.federation.test_quorum import QUORUM, THREE, hospitals, restarted

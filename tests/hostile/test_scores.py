@@ -11,10 +11,10 @@ import pytest
 from fedactors.config import build
 from fedactors.errors import Refused
 from fedactors.privacy.mechanisms import kept_label_share, randomised_labels
-from fedactors.runtime import snapshots
 from fedactors.protocols.tablepuppet import algorithm, messages
 from fedactors.protocols.tablepuppet.actors import TableClient
 from fedactors.protocols.tablepuppet.config import TablePuppetConfig
+from fedactors.runtime import snapshots
 
 NUM_ROWS = 400
 LOSSES = {"logistic": 4.0, "squared": 200.0, "softmax": 4.0}

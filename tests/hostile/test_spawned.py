@@ -22,10 +22,10 @@ from fedactors.federation.runtime import FederatedRuntime
 from fedactors.federation.site_folder import SITE
 from fedactors.messages.codec import encode
 from fedactors.plugins import find_protocol
+from fedactors.protocols.horizontal.actors import ClientProcess
 from fedactors.runtime.interface import ActorSpec
 from fedactors.secure_sums.messages import Identity, SumCall, parties_of
 from fedactors.secure_sums.protocol import SecureSumClient, SecureSumError
-from fedactors.protocols.horizontal.actors import ClientProcess
 from tests.federation.hostile_sites import Rogue
 from tests.federation.test_centers import SMALL as CENTERS
 from tests.federation.test_centers import flags, write_centers

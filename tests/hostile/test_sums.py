@@ -21,6 +21,16 @@ from fedactors.api import simulate
 from fedactors.errors import FedactorsError, Refused
 from fedactors.learning.network import initial_vector
 from fedactors.plugins import find_protocol
+from fedactors.protocols.glasu.actors import GraphClient
+from fedactors.protocols.glasu.messages import Aggregated, GradientShare
+from fedactors.protocols.horizontal.actors import ClientProcess
+from fedactors.protocols.horizontal.algorithm import ServerModel, shared
+from fedactors.protocols.horizontal.messages import TotalWeight
+from fedactors.protocols.mtcd.actors import TokenClient
+from fedactors.protocols.nebulafl import training
+from fedactors.protocols.nebulafl.baselines.actors import OrderCenter, RoundExchange
+from fedactors.protocols.nebulafl.baselines.secure_sums import SummingCenter
+from fedactors.protocols.nebulafl.messages import RoundOrder, RunStart, TrainingOrder, Withdrawal
 from fedactors.secure_sums.actors import SecureSums, as_bytes
 from fedactors.secure_sums.messages import (
     Arrived,
@@ -33,16 +43,6 @@ from fedactors.secure_sums.messages import (
 )
 from fedactors.secure_sums.primitives import FixedPoint, LongIntegers, count_point, join
 from fedactors.secure_sums.protocol import SecureSumError
-from fedactors.protocols.glasu.actors import GraphClient
-from fedactors.protocols.glasu.messages import Aggregated, GradientShare
-from fedactors.protocols.horizontal.actors import ClientProcess
-from fedactors.protocols.horizontal.algorithm import ServerModel, shared
-from fedactors.protocols.horizontal.messages import TotalWeight
-from fedactors.protocols.mtcd.actors import TokenClient
-from fedactors.protocols.nebulafl import training
-from fedactors.protocols.nebulafl.baselines.actors import OrderCenter, RoundExchange
-from fedactors.protocols.nebulafl.baselines.secure_sums import SummingCenter
-from fedactors.protocols.nebulafl.messages import RoundOrder, RunStart, TrainingOrder, Withdrawal
 from tests.secure_sums.test_protocol import FIVE, Sums, vectors
 
 pytestmark = pytest.mark.slow

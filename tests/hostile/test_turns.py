@@ -17,16 +17,16 @@ from fedactors.api import simulate
 from fedactors.data.alignment.ids import AlignmentOrder
 from fedactors.learning.network import on_host
 from fedactors.plugins import find_protocol
-from fedactors.runtime.snapshots import apply, capture
-from fedactors.secure_sums.actors import SecureSummand, as_bytes, in_turn
-from fedactors.secure_sums.messages import framed
-from fedactors.secure_sums.primitives import FixedPoint
 from fedactors.protocols.glasu import messages
 from fedactors.protocols.glasu.actors import GraphClient
 from fedactors.protocols.glasu.aggregation import AggregationServer
 from fedactors.protocols.glasu.privacy import point_of
 from fedactors.protocols.horizontal.actors import ClientProcess, HorizontalServer
 from fedactors.protocols.mtcd.actors import Party, TokenClient
+from fedactors.runtime.snapshots import apply, capture
+from fedactors.secure_sums.actors import SecureSummand, as_bytes, in_turn
+from fedactors.secure_sums.messages import framed
+from fedactors.secure_sums.primitives import FixedPoint
 
 pytestmark = pytest.mark.slow
 WORK = Work("aggregate", 1.0)

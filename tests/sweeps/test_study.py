@@ -7,8 +7,8 @@ from types import ModuleType
 import pytest
 
 from fedactors.errors import BadInput, Diverged
-from fedactors.runs.table import RunRow, read_table, write_table
 from fedactors.protocols.glasu.config import GlasuConfig
+from fedactors.runs.table import RunRow, read_table, write_table
 from scenarios.paper.repeat import Repeat, can_repeat
 from scenarios.paper.study import Study, study_flags
 

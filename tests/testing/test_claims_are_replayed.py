@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from fedactors.testing.conformance import remarks_on_claims
-from fedactors.testing.runs import Subject, simulate
 from fedactors.protocols.pubsub_vfl import privacy
 from fedactors.protocols.pubsub_vfl.plugin import PROTOCOL
+from fedactors.testing.conformance import remarks_on_claims
+from fedactors.testing.runs import Subject, simulate
 
 COVERED = {"embedding_mu": 2.0, "bottom_training": "frozen", "standardisation": "private"}
 

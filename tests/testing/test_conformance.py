@@ -5,8 +5,8 @@ from pydantic import Field
 
 from fedactors.config import build, config
 from fedactors.plugins import resolve_address
-from fedactors.testing.conformance import NotConforming, check_protocol
 from fedactors.protocols.mtcd.plugin import PROTOCOL as MTCD
+from fedactors.testing.conformance import NotConforming, check_protocol
 from tests.testing.reviewed import check_remarks
 from tests.testing.scattered import Scattered, Stuck
 from tests.testing.sound import SOUND, Right, protocol, run_split

@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 
 from fedactors.actors.remote import DRIVER, SERVER, remote
-from fedactors.secure_sums.messages import Masked
 from fedactors.protocols.mtcd.actors import ServedParty
 from fedactors.protocols.mtcd.message_compression import unpack
 from fedactors.protocols.mtcd.messages import Representation, RoundOrder, SyncedZ
 from fedactors.protocols.mtcd.server import GatheringServer
+from fedactors.secure_sums.messages import Masked
 
 
 class SvflClient(ServedParty):

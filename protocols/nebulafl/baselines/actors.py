@@ -21,7 +21,6 @@ from fedactors.actors.groups import ActorGroup, surviving_loss
 from fedactors.actors.remote import DATA_CENTER, DRIVER, SERVER, remote
 from fedactors.data.layouts.horizontal import HorizontalPart, check_names, reading_of, rows_key, rows_of
 from fedactors.errors import Refused
-from fedactors.secure_sums.actors import in_turn
 from fedactors.protocols.nebulafl import messages
 from fedactors.protocols.nebulafl.actors import AUDITOR, Auditor
 from fedactors.protocols.nebulafl.algorithm import Floats
@@ -41,6 +40,7 @@ from fedactors.protocols.nebulafl.training import (
     train,
     train_batched,
 )
+from fedactors.secure_sums.actors import in_turn
 
 DISTILLATION = "distillation"
 

@@ -27,11 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.learning.local_training import blend, weighted_mean
-from fedactors.runtime.snapshots import Stateful
 from fedactors.protocols.nebulafl.algorithm import Floats, master_model, version_gap
 from fedactors.protocols.nebulafl.config import NebulaFLConfig
 from fedactors.protocols.nebulafl.messages import TrainingResult
 from fedactors.protocols.nebulafl.scheduler import ContainerTable
+from fedactors.runtime.snapshots import Stateful
 
 RATE_LIMITS = (0.1, 2.0)
 """FedSA: least and greatest factor of the learning rate."""

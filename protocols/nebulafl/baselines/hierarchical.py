@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.learning.local_training import weighted_mean
-from fedactors.serving.parts import softmax
 from fedactors.protocols.nebulafl.algorithm import Floats, Numbers
 from fedactors.protocols.nebulafl.baselines.flat_averaging import sample
 from fedactors.protocols.nebulafl.config import NebulaFLConfig
 from fedactors.protocols.nebulafl.messages import ClusterLogits, RoundOrder, RoundResult
 from fedactors.protocols.nebulafl.training import Trained
+from fedactors.serving.parts import softmax
 
 MAX_PASSES = 100
 """Passes of Lloyd's algorithm at most."""

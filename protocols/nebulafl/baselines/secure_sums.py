@@ -22,15 +22,15 @@ from fedactors.actors.groups import ActorGroup, OnLoss
 from fedactors.actors.remote import DATA_CENTER, remote
 from fedactors.errors import Refused
 from fedactors.learning.optimizers import check_summed_steps
-from fedactors.secure_sums.actors import SecureSummand, SecureSums, as_bytes, in_turn
-from fedactors.secure_sums.messages import Masked
-from fedactors.secure_sums.primitives import FixedPoint, count_point
 from fedactors.protocols.nebulafl.algorithm import Floats
 from fedactors.protocols.nebulafl.baselines.hierarchical import center_method
 from fedactors.protocols.nebulafl.config import NebulaFLConfig
 from fedactors.protocols.nebulafl.containers import WHILE_IT_LASTS, RunMembers
 from fedactors.protocols.nebulafl.messages import ClusterLogits, RoundDone, RoundOrder, RoundResult, TotalWeight
 from fedactors.protocols.nebulafl.training import Trainings
+from fedactors.secure_sums.actors import SecureSummand, SecureSums, as_bytes, in_turn
+from fedactors.secure_sums.messages import Masked
+from fedactors.secure_sums.primitives import FixedPoint, count_point
 
 UNMASKING = "unmasking"
 """Kind of work whose units are numbers under masks."""

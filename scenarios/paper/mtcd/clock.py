@@ -20,11 +20,11 @@ from semi_decentralised import COARSE, settings_of
 
 from fedactors.actors.context import Work
 from fedactors.network.links import HostCapacity, Link, Network
-from fedactors.runs.table import RunRow
-from fedactors.sweeps import run_once
 from fedactors.protocols.mtcd.algorithm import default_costs
 from fedactors.protocols.mtcd.config import MtcdConfig
 from fedactors.protocols.mtcd.plugin import PROTOCOL, PUBLISHED
+from fedactors.runs.table import RunRow
+from fedactors.sweeps import run_once
 
 GAP = 1e-2
 SERVER = 1.25e6

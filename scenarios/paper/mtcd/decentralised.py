@@ -19,12 +19,12 @@ from _study import MtcdStudy, small
 
 from fedactors.config import as_dict, build
 from fedactors.network import topology
-from fedactors.runs.table import RunRow
 from fedactors.protocols.mtcd import objective
 from fedactors.protocols.mtcd.baselines import dcpa
 from fedactors.protocols.mtcd.config import MtcdConfig
 from fedactors.protocols.mtcd.data import GeneratedData, load_data, stack
 from fedactors.protocols.mtcd.roaming import make_graph
+from fedactors.runs.table import RunRow
 
 GRAPHS = ("complete", "erdos-renyi", "path")
 DUALS = (0.03, 0.01, 0.05, 0.1, None, 0.02, 0.015, 0.007, 0.005, 0.003)

@@ -19,12 +19,18 @@ from decentralised import iterations
 
 from fedactors.config import as_dict, build
 from fedactors.network import topology
-from fedactors.runs.table import RunRow
 from fedactors.protocols.mtcd.baselines import dcpa
 from fedactors.protocols.mtcd.config import MtcdConfig
 from fedactors.protocols.mtcd.data import GeneratedData, load_data, stack
-from fedactors.protocols.mtcd.objective import Array, SparseLogistic, largest_gram_eigenvalue, objective, solve_sparse_logistic
+from fedactors.protocols.mtcd.objective import (
+    Array,
+    SparseLogistic,
+    largest_gram_eigenvalue,
+    objective,
+    solve_sparse_logistic,
+)
 from fedactors.protocols.mtcd.roaming import make_graph
+from fedactors.runs.table import RunRow
 
 Q = 5
 BASE: dict[str, Any] = {

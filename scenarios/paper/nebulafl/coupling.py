@@ -13,10 +13,10 @@ import numpy as np
 from _study import Row, chosen, measure
 
 from fedactors.data.layouts.horizontal import HorizontalData, rows_key
-from fedactors.runtime import snapshots
 from fedactors.protocols.nebulafl.algorithm import master_model
 from fedactors.protocols.nebulafl.config import NebulaFLConfig
 from fedactors.protocols.nebulafl.training import evaluate, run_model
+from fedactors.runtime import snapshots
 
 FIXED = {"resource_policy": "fastest", "dirichlet": 0.1}
 ROWS = {

@@ -16,7 +16,6 @@ from fedactors.config import build
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from fedactors.validation import read_tree
 from fedactors.protocols.pubsub_vfl import planner
 from fedactors.protocols.pubsub_vfl.algorithm import default_costs
 from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
@@ -24,6 +23,7 @@ from fedactors.protocols.pubsub_vfl.data import load_data
 from fedactors.protocols.pubsub_vfl.dry_run import Problem
 from fedactors.protocols.pubsub_vfl.planner import Plan
 from fedactors.protocols.pubsub_vfl.plugin import PUBLISHED
+from fedactors.validation import read_tree
 from scenarios.paper.pubsub_vfl._profiles import profile_of_costs
 from scenarios.paper.study import Study
 

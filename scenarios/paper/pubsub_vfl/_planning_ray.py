@@ -18,15 +18,15 @@ from _planning import PlanningStudy, problem_in_files
 from fedactors.config import as_dict, build
 from fedactors.launch import measure
 from fedactors.options import RunOptions
+from fedactors.protocols.pubsub_vfl import planner
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.protocols.pubsub_vfl.dry_run import Problem
+from fedactors.protocols.pubsub_vfl.plugin import PROTOCOL, PUBLISHED
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runs.table import RunRow
 from fedactors.runtime.interface import Runtime
 from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.sweeps import run_once
-from fedactors.protocols.pubsub_vfl import planner
-from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
-from fedactors.protocols.pubsub_vfl.dry_run import Problem
-from fedactors.protocols.pubsub_vfl.plugin import PROTOCOL, PUBLISHED
 
 EPOCHS = 4
 """The first of them is left out: it loads and allocates what the others find."""

@@ -6,10 +6,10 @@ from fedactors.actors.context import Work
 from fedactors.data.layouts.vertical import VerticalData
 from fedactors.learning.network import initial_vector
 from fedactors.network import links
-from fedactors.runtime.interface import CostModel
 from fedactors.protocols.pubsub_vfl import algorithm
 from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
 from fedactors.protocols.pubsub_vfl.messages import PartyProfile, PowerLaw
+from fedactors.runtime.interface import CostModel
 
 
 def profile_of_costs(

@@ -19,10 +19,10 @@ from fedactors.auditing.attacks import run_attacks
 from fedactors.auditing.replay import audit_by_replay
 from fedactors.config import as_dict, build, parse_words
 from fedactors.launch import load_data
-from fedactors.runs.table import RunRow
-from fedactors.runtime.compute import one_torch_thread
 from fedactors.protocols.pubsub_vfl.plugin import PROTOCOL
 from fedactors.protocols.pubsub_vfl.privacy import neighbours, surface
+from fedactors.runs.table import RunRow
+from fedactors.runtime.compute import one_torch_thread
 
 DATA = ("breast-cancer", "bank", "credit")
 MECHANISMS: dict[str, tuple[str, str, dict[str, Any]]] = {

@@ -16,11 +16,11 @@ from _study import study_of
 from fedactors.actors.actor import Client, Resources
 from fedactors.actors.remote import DRIVER, remote
 from fedactors.messages.codec import message
-from fedactors.runs.table import RunRow
-from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
 from fedactors.protocols.pubsub_vfl.messages import Parameters
 from fedactors.protocols.pubsub_vfl.replicas import AveragingServer, weighted_mean
+from fedactors.runs.table import RunRow
+from fedactors.runtime.ray.runtime import RayRuntime
 
 SIZES = (100, 10_000, 62_000, 250_000)
 SERVER = "party/ps"

@@ -20,10 +20,10 @@ from _study import Point, flags, put_difference
 
 from fedactors.config import parse_words
 from fedactors.privacy.accounting import claims
-from fedactors.runs.table import RunRow
-from fedactors.sweeps import run_once
 from fedactors.protocols.pubsub_vfl.algorithm import default_costs
 from fedactors.protocols.pubsub_vfl.plugin import PROTOCOL
+from fedactors.runs.table import RunRow
+from fedactors.sweeps import run_once
 
 DATA = ("bank", "credit")
 ALONE = "active-alone"

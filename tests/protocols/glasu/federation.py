@@ -11,14 +11,14 @@ import numpy as np
 from fedactors.config import build
 from fedactors.data.layouts.graph import GraphBlock, GraphData, GraphPart, graph
 from fedactors.messages.codec import message_types, wire_type
-from fedactors.runs.metrics import RunResult
-from fedactors.runtime import calls
-from fedactors.runtime.interface import Snapshot
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.protocols.glasu import messages
 from fedactors.protocols.glasu.config import GlasuConfig
 from fedactors.protocols.glasu.data import load_data
 from fedactors.protocols.glasu.run import run
+from fedactors.runs.metrics import RunResult
+from fedactors.runtime import calls
+from fedactors.runtime.interface import Snapshot
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 
 DATA = "blocks:120x9x3"
 SMALL = {"hidden_size": "8", "num_rounds": "4", "evaluate_every": "2", "num_heads": "2"}

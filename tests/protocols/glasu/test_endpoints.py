@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from fedactors.errors import Refused
-from fedactors.runtime.ray.runtime import RayRuntime
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.protocols.glasu.aggregation import AggregationServer
 from fedactors.protocols.glasu.data import load_data
 from fedactors.protocols.glasu.messages import AveragedLogits
 from fedactors.protocols.glasu.run import run
+from fedactors.runtime.ray.runtime import RayRuntime
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from tests.protocols.glasu.federation import DATA, settings
 from tests.protocols.spies import spy_on
 

@@ -8,9 +8,9 @@ import torch
 
 from fedactors.api import load_part
 from fedactors.errors import BadInput
-from fedactors.serving.parts import write_part
 from fedactors.protocols.glasu import serving
 from fedactors.protocols.glasu.data import load_data, read_blocks
+from fedactors.serving.parts import write_part
 from tests.protocols.glasu.federation import DATA, settings, simulate
 from tests.serving.predicting import predicted
 

@@ -5,12 +5,12 @@ import math
 import pytest
 
 from fedactors.errors import CallTimeout, Diverged, FedactorsError, PartyLost, Refused
-from fedactors.runtime.interface import Costs
-from fedactors.secure_sums.protocol import SecureSumClient
 from fedactors.protocols.glasu.actors import GraphClient
 from fedactors.protocols.glasu.aggregation import AggregationServer
 from fedactors.protocols.glasu.messages import Representation
 from fedactors.protocols.glasu.run import default_costs
+from fedactors.runtime.interface import Costs
+from fedactors.secure_sums.protocol import SecureSumClient
 from tests.protocols.glasu.federation import settings, simulate
 
 VARIANTS = [

@@ -9,9 +9,6 @@ from fedactors.actors.remote import DRIVER, endpoints
 from fedactors.errors import Refused
 from fedactors.inspection import describe_messages, describe_predictions
 from fedactors.messages.codec import message_types
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from fedactors.secure_sums.actors import MESSAGES, IdentityShare
-from fedactors.secure_sums.messages import Arrived
 from fedactors.protocols.glasu import messages
 from fedactors.protocols.glasu.actors import GraphClient
 from fedactors.protocols.glasu.aggregation import AggregationServer
@@ -20,6 +17,9 @@ from fedactors.protocols.glasu.data import load_data
 from fedactors.protocols.glasu.messages import Stamp
 from fedactors.protocols.glasu.plugin import PROTOCOL
 from fedactors.protocols.glasu.run import actors, run
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
+from fedactors.secure_sums.actors import MESSAGES, IdentityShare
+from fedactors.secure_sums.messages import Arrived
 from tests.protocols.glasu.federation import DATA, Eavesdropper, settings, simulate
 from tests.protocols.glasu.test_bad_input import write
 

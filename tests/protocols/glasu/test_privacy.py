@@ -8,14 +8,14 @@ import torch
 
 from fedactors.auditing.replay import audit_by_replay
 from fedactors.privacy.accounting import check_record, compose_mu, epsilon_of_mu
-from fedactors.secure_sums.actors import IdentityShare
-from fedactors.secure_sums.messages import Masked, SumKeys
 from fedactors.protocols.glasu import auditing, privacy
 from fedactors.protocols.glasu.actors import GraphClient
 from fedactors.protocols.glasu.aggregation import AggregationServer
 from fedactors.protocols.glasu.data import load_data
 from fedactors.protocols.glasu.messages import GradientPart, Introduction, Prediction, Report, Representation
 from fedactors.protocols.glasu.plugin import PROTOCOL
+from fedactors.secure_sums.actors import IdentityShare
+from fedactors.secure_sums.messages import Masked, SumKeys
 from tests.protocols.glasu.federation import DATA, Eavesdropper, altered, settings, simulate
 
 

@@ -6,9 +6,9 @@ import signal
 import pytest
 
 from fedactors.errors import BadInput, PartyLost
-from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.protocols.glasu.data import load_data
 from fedactors.protocols.glasu.run import run
+from fedactors.runtime.ray.runtime import RayRuntime
 from tests.protocols.glasu.federation import DATA, Memory, settings, simulate
 from tests.protocols.glasu.test_bad_input import BANK, NODES, write
 

@@ -9,12 +9,12 @@ import pytest
 from fedactors.config import build
 from fedactors.data.new_rows import actor_state
 from fedactors.errors import Stopped
-from fedactors.runs.recorder import MemoryRecorder
-from fedactors.runtime.interface import Snapshot
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.protocols.horizontal.config import HorizontalConfig
 from fedactors.protocols.horizontal.data import load_data
 from fedactors.protocols.horizontal.run import run
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.interface import Snapshot
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 
 METHODS = ("fedavg", "fedprox", "scaffold", "fedavgm", "fedadagrad", "fedadam", "fedyogi")
 SMALL = HorizontalConfig(

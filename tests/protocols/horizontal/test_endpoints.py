@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fedactors.runtime.ray.runtime import RayRuntime
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.protocols.horizontal.data import load_data
 from fedactors.protocols.horizontal.run import run
+from fedactors.runtime.ray.runtime import RayRuntime
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from tests.protocols.horizontal.federation import changed
 from tests.protocols.spies import spy_on
 

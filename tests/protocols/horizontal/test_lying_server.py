@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from fedactors.errors import FedactorsError
+from fedactors.protocols.horizontal import algorithm
 from fedactors.secure_sums.actors import SecureSums
 from fedactors.secure_sums.messages import Arrived, Confirmations
 from fedactors.secure_sums.primitives import FixedPoint
 from fedactors.secure_sums.protocol import SecureSumServer, unmasked_sum
-from fedactors.protocols.horizontal import algorithm
 from tests.protocols.horizontal.federation import changed, play, vector_of
 
 SECURE = {"num_rounds": 3, "local_epochs": 1, "num_training": 120, "secure_aggregation": True}

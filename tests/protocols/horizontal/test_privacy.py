@@ -15,8 +15,6 @@ from fedactors.config import build
 from fedactors.errors import BadInput
 from fedactors.inspection import describe_messages
 from fedactors.privacy.accounting import CLIENT_PRESENCE, ROW_PRESENCE, check_record, claims
-from fedactors.runtime.interface import Snapshot
-from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.protocols.horizontal import client_dp
 from fedactors.protocols.horizontal.algorithm import ServerModel
 from fedactors.protocols.horizontal.config import HorizontalConfig
@@ -24,6 +22,8 @@ from fedactors.protocols.horizontal.data import load_data, model_spec
 from fedactors.protocols.horizontal.plugin import PROTOCOL
 from fedactors.protocols.horizontal.privacy import neighbours
 from fedactors.protocols.horizontal.run import run
+from fedactors.runtime.interface import Snapshot
+from fedactors.runtime.ray.runtime import RayRuntime
 from tests.protocols.horizontal.federation import changed, cut, play, rounds, vector_of
 
 FEW = {"num_rounds": 2, "local_epochs": 1, "num_training": 120}

@@ -9,9 +9,9 @@ import pytest
 
 from fedactors.config import build
 from fedactors.errors import BadInput, PartyLost
-from fedactors.runtime.interface import Costs
 from fedactors.protocols.horizontal.config import HorizontalConfig
 from fedactors.protocols.horizontal.run import default_costs
+from fedactors.runtime.interface import Costs
 from tests.protocols.horizontal.federation import changed, play, state_of, vector_of
 
 QUORUM = {"min_sites": 3, "client_timeout": 5.0, "quorum_timeout": 20.0, "num_clients": 4, "num_rounds": 8}

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from fedactors.errors import BadInput, FedactorsError
+from fedactors.protocols.horizontal import algorithm
+from fedactors.protocols.horizontal.data import load_data
+from fedactors.protocols.horizontal.run import run
 from fedactors.runs.folder import EVENTS, RunFolder
 from fedactors.runs.recorder import FolderRecorder
 from fedactors.runtime.interface import Snapshot
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.secure_sums.actors import SecureSums
-from fedactors.protocols.horizontal import algorithm
-from fedactors.protocols.horizontal.data import load_data
-from fedactors.protocols.horizontal.run import run
 from tests.protocols.horizontal.federation import changed, cut, play
 
 CONFIG = changed(num_rounds=3, local_epochs=1, num_training=120, secure_aggregation=True)

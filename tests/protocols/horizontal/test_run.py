@@ -9,12 +9,12 @@ from fedactors.cli.main import main
 from fedactors.config import build
 from fedactors.data.new_rows import NoPart
 from fedactors.errors import BadInput, Diverged, PartyFailed, PartyLost
-from fedactors.serving.parts import write_part
-from fedactors.testing.conformance import check_protocol
 from fedactors.protocols.horizontal import serving
 from fedactors.protocols.horizontal.config import HorizontalConfig
 from fedactors.protocols.horizontal.data import load_data, sites_of
 from fedactors.protocols.horizontal.plugin import PROTOCOL
+from fedactors.serving.parts import write_part
+from fedactors.testing.conformance import check_protocol
 from tests.protocols.horizontal.federation import (
     METHODS,
     changed,

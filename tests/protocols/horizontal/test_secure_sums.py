@@ -7,13 +7,13 @@ import pytest
 
 from fedactors.errors import BadInput, PartyLost
 from fedactors.inspection import describe_messages
+from fedactors.protocols.horizontal import algorithm
+from fedactors.protocols.horizontal.messages import sent
+from fedactors.protocols.horizontal.plugin import PROTOCOL
 from fedactors.runtime.interface import Snapshot
 from fedactors.runtime.simulation.network import Wire
 from fedactors.secure_sums.messages import Masked
 from fedactors.secure_sums.primitives import FixedPoint
-from fedactors.protocols.horizontal import algorithm
-from fedactors.protocols.horizontal.messages import sent
-from fedactors.protocols.horizontal.plugin import PROTOCOL
 from tests.arrays import arrays_in
 from tests.protocols.horizontal.federation import changed, cut, play, rounds, vector_of
 

@@ -18,18 +18,18 @@ from scipy.stats import kstest
 import fedactors
 from fedactors.data.layouts.horizontal import rows_key, rows_of
 from fedactors.errors import BadInput, Refused, Stopped
-from fedactors.runtime.interface import Snapshot
-from fedactors.runtime.simulation.network import Wire
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from fedactors.secure_sums.actors import SecureSums
-from fedactors.secure_sums.messages import Masked
-from fedactors.secure_sums.primitives import plus
 from fedactors.protocols.horizontal import serving
 from fedactors.protocols.horizontal.actors import HorizontalServer
 from fedactors.protocols.horizontal.data import load_data
 from fedactors.protocols.horizontal.messages import ColumnMeans, ColumnScale, ColumnSums, sent
 from fedactors.protocols.horizontal.run import run
 from fedactors.protocols.horizontal.standardisation import digits_key, numbers_of, words_of
+from fedactors.runtime.interface import Snapshot
+from fedactors.runtime.simulation.network import Wire
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
+from fedactors.secure_sums.actors import SecureSums
+from fedactors.secure_sums.messages import Masked
+from fedactors.secure_sums.primitives import plus
 from tests.protocols.horizontal.federation import CutRecorder, changed, play, rounds, state_of, user_files, vector_of
 
 CONFIG = dataclasses.replace(changed(num_rounds=3), num_clients=None, num_training=None)

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 
 from fedactors.config import build, parse_words, with_contents
-from fedactors.runtime.interface import Snapshot
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.protocols.mtcd.config import MtcdConfig
 from fedactors.protocols.mtcd.data import load_data
 from fedactors.protocols.mtcd.run import run
+from fedactors.runtime.interface import Snapshot
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 
 SMALL = (
     "num_clients=6 num_tokens=2 num_samples=30 num_features=24 num_hops=3 num_local_steps=3 num_rounds=4 "

@@ -5,10 +5,10 @@ import pytest
 
 from fedactors.errors import BadInput
 from fedactors.messages.codec import wire_type
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.protocols.mtcd import objective as ob
 from fedactors.protocols.mtcd.data import GeneratedData, Part
 from fedactors.protocols.mtcd.run import run
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from tests.protocols.mtcd.running import config_of, merged, simulate
 
 

@@ -14,8 +14,6 @@ from fedactors.errors import Refused
 from fedactors.inspection import describe_messages
 from fedactors.messages.codec import carry
 from fedactors.plugins import find_protocol
-from fedactors.runtime.ray.runtime import RayRuntime
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.protocols.mtcd import messages
 from fedactors.protocols.mtcd.actors import TokenClient
 from fedactors.protocols.mtcd.baselines.dcpa import DcpaClient
@@ -38,6 +36,8 @@ from fedactors.protocols.mtcd.messages import (
     SyncTokens,
 )
 from fedactors.protocols.mtcd.run import run
+from fedactors.runtime.ray.runtime import RayRuntime
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from tests.arrays import arrays_in
 from tests.protocols.mtcd.running import Watched, config_of, merged, simulate
 

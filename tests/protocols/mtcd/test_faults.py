@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from fedactors.errors import CallTimeout, PartyLost
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.protocols.mtcd.data import load_data
 from fedactors.protocols.mtcd.objective import Ridge, solve
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from tests.protocols.mtcd.running import config_of, merged, simulate
 
 

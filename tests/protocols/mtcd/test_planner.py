@@ -12,10 +12,10 @@ from fedactors.cli.main import main
 from fedactors.config import with_contents
 from fedactors.errors import BadInput
 from fedactors.plugins import Planning
-from fedactors.sweeps import run_once
 from fedactors.protocols.mtcd.config import MtcdConfig
 from fedactors.protocols.mtcd.planner import MOST_ROUNDS, candidates, plan
 from fedactors.protocols.mtcd.plugin import PROTOCOL
+from fedactors.sweeps import run_once
 
 SMALL = MtcdConfig(topology="path", num_clients=6, num_samples=40, num_features=24, target_gap=1e-2)
 

@@ -7,9 +7,9 @@ import signal
 import pytest
 
 from fedactors.errors import PartyLost
-from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.protocols.mtcd.data import load_data
 from fedactors.protocols.mtcd.run import run
+from fedactors.runtime.ray.runtime import RayRuntime
 from tests.protocols.mtcd.running import Kept, config_of, merged, simulate
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]

@@ -7,11 +7,11 @@ import pytest
 
 from fedactors.actors.context import derived_seed
 from fedactors.errors import BadInput, Diverged
-from fedactors.runtime import snapshots
 from fedactors.protocols.mtcd import algorithm as al
 from fedactors.protocols.mtcd import objective as ob
 from fedactors.protocols.mtcd.data import load_data
 from fedactors.protocols.mtcd.roaming import Roaming, make_graph, next_client, plan_roaming, walk_seed
+from fedactors.runtime import snapshots
 from tests.arrays import arrays_in
 from tests.protocols.mtcd import by_hand
 from tests.protocols.mtcd.running import Watched, config_of, merged, simulate

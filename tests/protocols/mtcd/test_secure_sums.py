@@ -7,13 +7,13 @@ import pytest
 
 from fedactors.errors import BadInput, FedactorsError, PartyLost
 from fedactors.inspection import describe_messages
-from fedactors.secure_sums.messages import Masked
 from fedactors.protocols.mtcd import actors
 from fedactors.protocols.mtcd.algorithm import point_of, summand
 from fedactors.protocols.mtcd.messages import Representation, sent
 from fedactors.protocols.mtcd.plugin import PROTOCOL
 from fedactors.protocols.mtcd.run import objective_of
 from fedactors.protocols.mtcd.server import TokenServer
+from fedactors.secure_sums.messages import Masked
 from tests.arrays import arrays_in
 from tests.protocols.mtcd.running import Watched, config_of, merged, simulate
 

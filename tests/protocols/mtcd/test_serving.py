@@ -19,11 +19,11 @@ from fedactors.errors import BadInput, FedactorsError, Refused
 from fedactors.inspection import describe_predictions
 from fedactors.plugins import find_protocol
 from fedactors.privacy.noise import observing
+from fedactors.protocols.mtcd import serving
+from fedactors.protocols.mtcd.data import load_data
 from fedactors.secure_sums.actors import SecureSums
 from fedactors.serving.parts import write_part
 from fedactors.serving.predictions import RowOrder, Summed
-from fedactors.protocols.mtcd import serving
-from fedactors.protocols.mtcd.data import load_data
 from tests.protocols.mtcd.running import config_of, merged, simulate
 from tests.serving.predicting import predicted
 
@@ -260,5 +260,7 @@ def test_the_plugin_names_them():
 
 @pytest.mark.slow
 def test_a_fresh_process_knows_the_messages_that_a_checkpoint_holds():
-    code = "import sys, fedactors.protocols.mtcd.serving; sys.exit('fedactors.protocols.mtcd.messages' not in sys.modules)"
+    code = (
+        "import sys, fedactors.protocols.mtcd.serving; sys.exit('fedactors.protocols.mtcd.messages' not in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

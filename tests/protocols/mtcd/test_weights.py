@@ -7,13 +7,13 @@ import torch
 from fedactors.data.new_rows import actor_state
 from fedactors.errors import BadInput
 from fedactors.learning.models import ModelSpec
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.protocols.mtcd import algorithm as al
 from fedactors.protocols.mtcd import networks
 from fedactors.protocols.mtcd.data import load_data, weights_of
 from fedactors.protocols.mtcd.messages import Labels
 from fedactors.protocols.mtcd.objective import Ridge, SparseLogistic
 from fedactors.protocols.mtcd.run import run
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from tests.protocols.mtcd.running import Kept, config_of
 
 PARTIES = ("bank", "shop", "post")

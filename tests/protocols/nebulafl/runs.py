@@ -8,12 +8,12 @@ import pytest
 
 from fedactors.config import with_contents
 from fedactors.errors import Stopped
-from fedactors.runs.recorder import MemoryRecorder
-from fedactors.runtime.interface import Snapshot
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.protocols.nebulafl.config import NebulaFLConfig
 from fedactors.protocols.nebulafl.data import load_data
 from fedactors.protocols.nebulafl.run import run
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.interface import Snapshot
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 
 SMALL = NebulaFLConfig(
     num_centers=3,

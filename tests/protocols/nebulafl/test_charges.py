@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from fedactors.protocols.nebulafl.plugin import PROTOCOL
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.sweeps import run_once
-from fedactors.protocols.nebulafl.plugin import PROTOCOL
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scenarios/paper/nebulafl"
 

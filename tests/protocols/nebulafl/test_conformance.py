@@ -2,8 +2,8 @@
 
 import pytest
 
-from fedactors.testing.conformance import check_protocol
 from fedactors.protocols.nebulafl.plugin import PROTOCOL
+from fedactors.testing.conformance import check_protocol
 
 pytestmark = pytest.mark.slow
 

@@ -15,14 +15,14 @@ from fedactors.actors.remote import DRIVER, remote
 from fedactors.data.layouts.horizontal import HorizontalPart
 from fedactors.data.new_rows import actor_state
 from fedactors.errors import BadInput, Refused
-from fedactors.runs.recorder import MemoryRecorder
-from fedactors.runtime.ray.runtime import RayRuntime
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.protocols.nebulafl.actors import NebulaCenter
 from fedactors.protocols.nebulafl.containers import Container
 from fedactors.protocols.nebulafl.data import load_data
 from fedactors.protocols.nebulafl.messages import ContainerOrder, ContainerResult, sent
 from fedactors.protocols.nebulafl.run import run
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.ray.runtime import RayRuntime
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from tests.protocols.nebulafl.runs import BASELINES, PRICES, SMALL, changed, cut, play, rounds, spans_of, user_files
 
 METHODS = ("nebulafl", *(name for name in BASELINES if name != "fedhkt"))

@@ -1,10 +1,10 @@
 import pytest
 
 from fedactors.errors import BadInput
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.protocols.nebulafl.config import content_of
 from fedactors.protocols.nebulafl.data import load_data, read_catalogue, read_network
 from fedactors.protocols.nebulafl.run import run
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from tests.protocols.nebulafl.runs import SMALL, changed, user_files
 
 CATALOGUE = """

@@ -10,13 +10,20 @@ from fedactors.actors.remote import CLIENT, DATA_CENTER, DRIVER, SAME_PARTY, SER
 from fedactors.data.layouts import horizontal
 from fedactors.data.layouts.horizontal import HorizontalFile, HorizontalPart, HorizontalSource
 from fedactors.errors import Refused
-from fedactors.runtime.ray.runtime import RayRuntime
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.protocols.nebulafl.actors import Auditor, MeanExchange, NebulaCenter
 from fedactors.protocols.nebulafl.baselines.actors import FlatExchange, OrderCenter, RoundExchange
 from fedactors.protocols.nebulafl.containers import Container
-from fedactors.protocols.nebulafl.messages import CenterNews, LeaseOpened, MasterModel, RunStart, SharedModel, TrainingOrder
+from fedactors.protocols.nebulafl.messages import (
+    CenterNews,
+    LeaseOpened,
+    MasterModel,
+    RunStart,
+    SharedModel,
+    TrainingOrder,
+)
 from fedactors.protocols.nebulafl.run import run
+from fedactors.runtime.ray.runtime import RayRuntime
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from tests.protocols.nebulafl.runs import SMALL, changed, user_files
 
 ALL = (Container, NebulaCenter, MeanExchange, Auditor, OrderCenter, FlatExchange, RoundExchange)

@@ -5,10 +5,10 @@ import pytest
 from fedactors.actors.actor import DataCenter
 from fedactors.actors.remote import DRIVER, remote
 from fedactors.errors import PartyLost
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.protocols.nebulafl.actors import Auditor
 from fedactors.protocols.nebulafl.data import load_data
 from fedactors.protocols.nebulafl.messages import AccountOrder, CenterNews, LeaseOpened
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from tests.protocols.nebulafl.runs import BASELINES, PRICES, changed, cut, play, rounds, spans_of
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from fedactors.learning.many_clients import train_clients
-from fedactors.runtime.snapshots import unpack, unseal
 from fedactors.protocols.nebulafl import training
 from fedactors.protocols.nebulafl.algorithm import master_model
+from fedactors.runtime.snapshots import unpack, unseal
 from tests.protocols.nebulafl.runs import changed, cut, play, rounds, spans_of
 
 LINEAR = changed(model="linear", duration=60.0, rotation_interval=15.0, evaluation_interval=20.0, batch_size=40)

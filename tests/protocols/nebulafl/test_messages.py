@@ -4,12 +4,12 @@ import pytest
 
 from fedactors.inspection import describe_messages
 from fedactors.messages.codec import message_types
-from fedactors.secure_sums.actors import MESSAGES
 from fedactors.protocols.nebulafl import messages
 from fedactors.protocols.nebulafl.algorithm import rotation_partners
 from fedactors.protocols.nebulafl.data import exchange_name
 from fedactors.protocols.nebulafl.messages import sent, shapes
 from fedactors.protocols.nebulafl.plugin import PROTOCOL
+from fedactors.secure_sums.actors import MESSAGES
 from tests.protocols.nebulafl.runs import BASELINES, changed, play
 
 AUTO = {"rotation_interval": "auto", "duration": "auto", "evaluation_interval": "auto"}

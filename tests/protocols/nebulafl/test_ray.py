@@ -11,13 +11,13 @@ import pytest
 
 from fedactors.data.new_rows import actor_state
 from fedactors.errors import Stopped
+from fedactors.protocols.nebulafl.config import NebulaFLConfig
+from fedactors.protocols.nebulafl.data import load_data
+from fedactors.protocols.nebulafl.run import run
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.interface import Snapshot
 from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from fedactors.protocols.nebulafl.config import NebulaFLConfig
-from fedactors.protocols.nebulafl.data import load_data
-from fedactors.protocols.nebulafl.run import run
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
 

@@ -16,14 +16,14 @@ from fedactors.data.layouts.horizontal import rows_key
 from fedactors.errors import BadInput
 from fedactors.learning.local_training import train_locally, weighted_mean
 from fedactors.messages.ledger import INTER_DATA_CENTER
-from fedactors.runs.recorder import MemoryRecorder
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.protocols.nebulafl import training as nebula_training
 from fedactors.protocols.nebulafl.config import NebulaFLConfig
 from fedactors.protocols.nebulafl.data import load_data, read_catalogue
 from fedactors.protocols.nebulafl.run import run
 from fedactors.protocols.nebulafl.staleness import RotationTimer
 from fedactors.protocols.nebulafl.training import evaluate, initial_parameters, run_model, steps_of, train
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from tests.protocols.nebulafl.runs import BASELINES, PRICES, SMALL, changed, cut, play, rounds, spans_of, user_files
 
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedactors.runtime import snapshots
 from fedactors.protocols.nebulafl.config import NebulaFLConfig
 from fedactors.protocols.nebulafl.data import read_catalogue
 from fedactors.protocols.nebulafl.hardware import Bill, Rental
 from fedactors.protocols.nebulafl.scheduler import ContainerTable, Request, Scheduler
 from fedactors.protocols.nebulafl.staleness import CenterModels
+from fedactors.runtime import snapshots
 
 
 def table() -> ContainerTable:

@@ -9,13 +9,13 @@ from fedactors.data.new_rows import actor_state
 from fedactors.errors import BadInput, FedactorsError, PartyLost, Refused
 from fedactors.inspection import describe_messages
 from fedactors.messages.codec import freeze
-from fedactors.runtime.simulation.network import Wire
-from fedactors.secure_sums.messages import Masked
-from fedactors.secure_sums.primitives import FixedPoint
 from fedactors.protocols.nebulafl.baselines import actors, secure_sums
 from fedactors.protocols.nebulafl.baselines.actors import RoundExchange
 from fedactors.protocols.nebulafl.messages import RoundResult, TotalWeight, sent
 from fedactors.protocols.nebulafl.plugin import PROTOCOL
+from fedactors.runtime.simulation.network import Wire
+from fedactors.secure_sums.messages import Masked
+from fedactors.secure_sums.primitives import FixedPoint
 from tests.arrays import arrays_in
 from tests.protocols.nebulafl.runs import changed, cut, play
 

@@ -7,10 +7,10 @@ import torch
 from fedactors.api import load_part
 from fedactors.data.new_rows import NoPart
 from fedactors.errors import BadInput
-from fedactors.serving.parts import write_part
 from fedactors.protocols.nebulafl import serving
 from fedactors.protocols.nebulafl.data import load_data
 from fedactors.protocols.nebulafl.plugin import PROTOCOL
+from fedactors.serving.parts import write_part
 from tests.protocols.nebulafl.runs import changed, play
 from tests.serving.predicting import predicted
 

@@ -9,6 +9,10 @@ import numpy as np
 
 from fedactors.data.layouts.vertical import VerticalData
 from fedactors.data.sources import ArraySource
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.protocols.pubsub_vfl.data import load_data
+from fedactors.protocols.pubsub_vfl.plugin import PUBLISHED
+from fedactors.protocols.pubsub_vfl.run import run
 from fedactors.runs.folder import Checkpoint
 from fedactors.runs.metrics import RunResult
 from fedactors.runs.recorder import MemoryRecorder
@@ -16,10 +20,6 @@ from fedactors.runs.timeline import Span
 from fedactors.runtime import snapshots
 from fedactors.runtime.interface import Snapshot
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
-from fedactors.protocols.pubsub_vfl.data import load_data
-from fedactors.protocols.pubsub_vfl.plugin import PUBLISHED
-from fedactors.protocols.pubsub_vfl.run import run
 
 TINY: dict[str, Any] = {
     **PUBLISHED,

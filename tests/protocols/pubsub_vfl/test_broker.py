@@ -6,9 +6,9 @@ import pytest
 from fedactors.actors.actor import Client
 from fedactors.actors.context import NOWHERE, Ref
 from fedactors.actors.remote import DRIVER, remote
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.protocols.pubsub_vfl.broker import BatchBroker, Dispatch, NeverEnds
 from fedactors.protocols.pubsub_vfl.messages import BatchCount, LostWorker, Orders, Report
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from tests.protocols.pubsub_vfl.runs import config_of
 
 

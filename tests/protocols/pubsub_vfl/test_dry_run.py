@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from fedactors.network.links import HostCapacity, Link, Network
-from fedactors.runs.recorder import MemoryRecorder
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.protocols.pubsub_vfl import dry_run, planner
 from fedactors.protocols.pubsub_vfl.algorithm import default_costs
 from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
 from fedactors.protocols.pubsub_vfl.dry_run import Problem
 from fedactors.protocols.pubsub_vfl.messages import PartyProfile, PowerLaw
 from fedactors.protocols.pubsub_vfl.run import run
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from scenarios.paper.pubsub_vfl._profiles import profile_of_costs
 from tests.protocols.pubsub_vfl.runs import arrays, config_of
 

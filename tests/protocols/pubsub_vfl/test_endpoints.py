@@ -11,11 +11,11 @@ from fedactors.errors import BadInput, Refused
 from fedactors.inspection import describe_messages
 from fedactors.messages.codec import encode
 from fedactors.plugins import find_protocol
+from fedactors.protocols.pubsub_vfl import messages
+from fedactors.protocols.pubsub_vfl.run import actors, assemble
 from fedactors.runtime.interface import Runtime
 from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from fedactors.protocols.pubsub_vfl import messages
-from fedactors.protocols.pubsub_vfl.run import actors, assemble
 from tests.protocols.pubsub_vfl.hostile import Attempt, Outsider, StrangeServer
 from tests.protocols.pubsub_vfl.runs import arrays, config_of, simulate
 

@@ -298,8 +298,8 @@ def test_what_would_mean_nothing_is_refused_in_one_line(words, said):
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
 def test_local_updates_on_ray():
-    from fedactors.runtime.ray.runtime import RayRuntime
     from fedactors.protocols.pubsub_vfl.run import run
+    from fedactors.runtime.ray.runtime import RayRuntime
 
     # a busy machine may take seconds for a batch: nothing here rests on time
     settings: dict[str, Any] = {"num_epochs": 2, "batch_size": 64, "embedding_size": 16, "deadline": math.inf}

@@ -7,12 +7,12 @@ import pytest
 from fedactors.errors import BadInput
 from fedactors.network.links import LAN
 from fedactors.plugins import Planning
-from fedactors.sweeps import Pilot, Pilots
 from fedactors.protocols.pubsub_vfl import planner
 from fedactors.protocols.pubsub_vfl.dry_run import Problem
 from fedactors.protocols.pubsub_vfl.messages import PartyProfile, PowerLaw
 from fedactors.protocols.pubsub_vfl.pilots import Rehearsal, check_parties
 from fedactors.protocols.pubsub_vfl.planner import quickest_epoch
+from fedactors.sweeps import Pilot, Pilots
 from tests.protocols.pubsub_vfl.runs import config_of
 
 

@@ -15,12 +15,12 @@ from fedactors.auditing.replay import ReplayAudit, audit_by_replay
 from fedactors.data.layouts.vertical import Neighbour
 from fedactors.data.sources import ArraySource
 from fedactors.privacy.accounting import check_record, claims, epsilon_of_mu
-from fedactors.runtime import snapshots
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.protocols.pubsub_vfl import privacy
 from fedactors.protocols.pubsub_vfl.data import load_data
 from fedactors.protocols.pubsub_vfl.plugin import PROTOCOL
 from fedactors.protocols.pubsub_vfl.run import run
+from fedactors.runtime import snapshots
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from tests.protocols.pubsub_vfl.runs import arrays, config_of, simulate
 
 FROZEN: dict[str, Any] = {"embedding_mu": 2.0, "bottom_training": "frozen", "standardisation": "private"}

@@ -6,14 +6,14 @@ import pytest
 from fedactors.cli.main import main
 from fedactors.learning.split_learning import Publication
 from fedactors.network.links import Link, Network
-from fedactors.runs.recorder import MemoryRecorder
-from fedactors.runtime.ray.runtime import RayRuntime
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.protocols.pubsub_vfl import planner
 from fedactors.protocols.pubsub_vfl.data import load_data
 from fedactors.protocols.pubsub_vfl.messages import Machine, Spent
 from fedactors.protocols.pubsub_vfl.planner import quickest_epoch
 from fedactors.protocols.pubsub_vfl.profiler import fit_affine, measure, profile_machine
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.ray.runtime import RayRuntime
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from tests.protocols.pubsub_vfl.runs import config_of
 
 SIZES = np.array([2, 8, 32, 128, 512])

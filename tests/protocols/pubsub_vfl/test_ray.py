@@ -11,11 +11,11 @@ import psutil
 import pytest
 
 from fedactors.errors import PartyLost
+from fedactors.protocols.pubsub_vfl.data import load_data
+from fedactors.protocols.pubsub_vfl.run import run
 from fedactors.runs.metrics import RunResult
 from fedactors.runtime.interface import Snapshot
 from fedactors.runtime.ray.runtime import RayRuntime
-from fedactors.protocols.pubsub_vfl.data import load_data
-from fedactors.protocols.pubsub_vfl.run import run
 from tests.protocols.pubsub_vfl.runs import Recorder, config_of, simulate
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]

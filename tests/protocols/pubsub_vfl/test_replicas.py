@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState
-from fedactors.runtime import snapshots
 from fedactors.protocols.pubsub_vfl import replicas
 from fedactors.protocols.pubsub_vfl.actors import Replica
 from fedactors.protocols.pubsub_vfl.messages import Parameters
 from fedactors.protocols.pubsub_vfl.replicas import add_changes, weighted_mean
+from fedactors.runtime import snapshots
 from tests.protocols.pubsub_vfl.runs import config_of, simulate
 
 SETTINGS = {"sync_unit": "batch", "num_active_workers": 2, "num_passive_workers": 3, "max_in_flight": 8}

@@ -11,13 +11,13 @@ from fedactors.errors import PartyLost, Stopped
 from fedactors.messages.codec import HEADER_BYTES
 from fedactors.network.links import Link, Network
 from fedactors.privacy.mechanisms import clip_rows
-from fedactors.runtime.interface import Snapshot
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.protocols.pubsub_vfl.actors import PassiveWorker
 from fedactors.protocols.pubsub_vfl.algorithm import default_costs
 from fedactors.protocols.pubsub_vfl.broker import NeverEnds
 from fedactors.protocols.pubsub_vfl.data import load_data
 from fedactors.protocols.pubsub_vfl.run import run
+from fedactors.runtime.interface import Snapshot
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from tests.arrays import arrays_in
 from tests.protocols.pubsub_vfl.runs import TINY, Done, Recorder, arrays, config_of, simulate
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedactors.testing.conformance import check_protocol
 from fedactors.protocols.tablepuppet.plugin import PROTOCOL
+from fedactors.testing.conformance import check_protocol
 
 pytestmark = pytest.mark.slow
 

@@ -14,10 +14,10 @@ from fedactors.config import build
 from fedactors.data.databases import in_memory as rows_in_memory
 from fedactors.data.datasets.load import load_tables
 from fedactors.data.layouts.vertical import stated
-from fedactors.runs.recorder import MemoryRecorder
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.protocols.tablepuppet.config import TablePuppetConfig
 from fedactors.protocols.tablepuppet.run import run
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from tests.databases import PASSWORD, fill_postgres
 
 SQL = """

@@ -12,9 +12,6 @@ from fedactors.data.alignment import rows as joining
 from fedactors.data.layouts import relational
 from fedactors.errors import BadInput, Refused
 from fedactors.privacy.accounting import dpsgd_epsilon
-from fedactors.runs.recorder import MemoryRecorder
-from fedactors.runtime import snapshots
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.protocols.tablepuppet import local_solvers
 from fedactors.protocols.tablepuppet.actors import TableClient
 from fedactors.protocols.tablepuppet.config import TablePuppetConfig
@@ -22,6 +19,9 @@ from fedactors.protocols.tablepuppet.data import load_data
 from fedactors.protocols.tablepuppet.messages import DuplicateCounts
 from fedactors.protocols.tablepuppet.messages import TestRows as RowsOfTest
 from fedactors.protocols.tablepuppet.run import run
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime import snapshots
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 
 
 def execute(reproducible=True, **words):

@@ -8,10 +8,10 @@ from fedactors.config import build
 from fedactors.data.join import EmptyJoinError
 from fedactors.data.layouts.vertical import stated
 from fedactors.errors import BadInput
-from fedactors.runtime.interface import Snapshot
-from fedactors.runtime.snapshots import unseal
 from fedactors.protocols.tablepuppet.config import TablePuppetConfig
 from fedactors.protocols.tablepuppet.data import loss_of
+from fedactors.runtime.interface import Snapshot
+from fedactors.runtime.snapshots import unseal
 from tests.arrays import arrays_in
 from tests.protocols.tablepuppet.test_run import execute, in_memory
 

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from fedactors.protocols.tablepuppet import algorithm
-from fedactors.protocols.tablepuppet.local_solvers import TableModel, initial_theta, partial_gradient, predict, pull_back
+from fedactors.protocols.tablepuppet.local_solvers import (
+    TableModel,
+    initial_theta,
+    partial_gradient,
+    predict,
+    pull_back,
+)
 from fedactors.protocols.tablepuppet.mapping import JoinSplit
 from tests.protocols.tablepuppet.conftest import touched_rows
 

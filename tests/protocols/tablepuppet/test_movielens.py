@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from fedactors.config import build
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.protocols.tablepuppet import algorithm
 from fedactors.protocols.tablepuppet.config import TablePuppetConfig
 from fedactors.protocols.tablepuppet.data import load_data
 from fedactors.protocols.tablepuppet.run import run
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from tests.protocols.tablepuppet.conftest import touched_rows
 
 pytestmark = [pytest.mark.data, pytest.mark.slow, pytest.mark.xdist_group("movielens")]

@@ -10,11 +10,11 @@ from sklearn.metrics import f1_score, r2_score, roc_auc_score
 from fedactors.config import build
 from fedactors.data.layouts.vertical import stated
 from fedactors.errors import BadInput
-from fedactors.runs.recorder import MemoryRecorder
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.protocols.tablepuppet import algorithm
 from fedactors.protocols.tablepuppet.config import TablePuppetConfig
 from fedactors.protocols.tablepuppet.run import run
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from tests.protocols.tablepuppet.test_run import in_memory
 
 SQL = "SELECT * FROM visits JOIN homes ON visits.home = homes.home"

@@ -11,10 +11,10 @@ import pytest
 from fedactors.config import build
 from fedactors.data.databases import in_memory
 from fedactors.data.layouts.vertical import stated
-from fedactors.runs.recorder import MemoryRecorder
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.protocols.tablepuppet.config import TablePuppetConfig
 from fedactors.protocols.tablepuppet.run import run
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 
 pytestmark = pytest.mark.ray
 CARDS = {

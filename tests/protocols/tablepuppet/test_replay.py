@@ -12,12 +12,12 @@ from fedactors.auditing import replay
 from fedactors.data.layouts.vertical import Neighbour, stated
 from fedactors.errors import BadInput
 from fedactors.privacy.accounting import EVERYBODY, JOINED
-from fedactors.testing.conformance import remarks_on_claims
-from fedactors.testing.runs import Subject, simulate
 from fedactors.protocols.tablepuppet import actors, local_solvers
 from fedactors.protocols.tablepuppet.data import load_data
 from fedactors.protocols.tablepuppet.plugin import PROTOCOL
 from fedactors.protocols.tablepuppet.privacy import neighbours
+from fedactors.testing.conformance import remarks_on_claims
+from fedactors.testing.runs import Subject, simulate
 from tests.protocols.tablepuppet.test_run import in_memory, settings
 
 # theta is zero before the first step, and so are predictions: two rounds

@@ -21,10 +21,6 @@ from fedactors.errors import PartyLost, Refused, RowsChangedError
 from fedactors.inspection import describe_predictions
 from fedactors.messages.codec import message_types
 from fedactors.plugins import find_protocol
-from fedactors.runs.recorder import MemoryRecorder
-from fedactors.runtime.interface import Costs, Snapshot
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from fedactors.secure_sums.actors import MESSAGES
 from fedactors.protocols.tablepuppet import messages
 from fedactors.protocols.tablepuppet.actors import TableClient
 from fedactors.protocols.tablepuppet.config import TablePuppetConfig
@@ -33,6 +29,10 @@ from fedactors.protocols.tablepuppet.data import assign_clients, load_data, name
 from fedactors.protocols.tablepuppet.loj_operator import JoinServer
 from fedactors.protocols.tablepuppet.messages import Agreement, Facts, RoundOrder
 from fedactors.protocols.tablepuppet.run import assemble, run
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.interface import Costs, Snapshot
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
+from fedactors.secure_sums.actors import MESSAGES
 from tests.arrays import arrays_in
 
 ALGORITHMS = ["rfl-admm-v", "rfl-sgd-v", "rfl-admm", "rfl-sgd", "vfl-admm", "vfl-sgd", "centralised"]

@@ -16,13 +16,13 @@ from fedactors.inspection import describe_messages
 from fedactors.launch import load_data
 from fedactors.privacy.accounting import EVERYBODY, JOINED, claims
 from fedactors.privacy.noise import mu_of_epsilon
-from fedactors.runtime.interface import Snapshot
-from fedactors.secure_sums.messages import Masked
 from fedactors.protocols.tablepuppet import messages
 from fedactors.protocols.tablepuppet.loj_operator import JoinServer
 from fedactors.protocols.tablepuppet.mapping import JoinSplit, comparable_rows
 from fedactors.protocols.tablepuppet.plugin import PROTOCOL
 from fedactors.protocols.tablepuppet.privacy import reconstructions, surface, views
+from fedactors.runtime.interface import Snapshot
+from fedactors.secure_sums.messages import Masked
 from tests.protocols.tablepuppet.test_run import execute, in_memory, sent_values, settings
 
 NUM_ITEMS, NUM_FEATURES = 60, 2

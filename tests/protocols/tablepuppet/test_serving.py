@@ -13,15 +13,15 @@ from fedactors.api import load_part
 from fedactors.cli.main import main
 from fedactors.config import build
 from fedactors.data.new_rows import StoredState
-from fedactors.runs.recorder import MemoryRecorder
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from fedactors.serving.parts import write_part
-from fedactors.serving.predictions import Application
 from fedactors.protocols.tablepuppet.config import TablePuppetConfig
 from fedactors.protocols.tablepuppet.data import load_data
 from fedactors.protocols.tablepuppet.messages import WantedRows
 from fedactors.protocols.tablepuppet.run import run
 from fedactors.protocols.tablepuppet.serving import PredictingServer, part, predict
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
+from fedactors.serving.parts import write_part
+from fedactors.serving.predictions import Application
 
 pytestmark = pytest.mark.slow
 TOML = '''

@@ -181,13 +181,15 @@ def test_a_scenario_of_several_files_is_sent_along_and_has_the_variables_that_it
     folder = hosts.folder / "sent"
     folder.mkdir()
     (folder / "settings.py").write_text(
-        "import os\nfrom fedactors.config import config\nfrom fedactors.protocols.pubsub_vfl.config import PubSubVflConfig\n\n\n"
+        "import os\nfrom fedactors.config import config\n"
+        "from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig\n\n\n"
         "@config\nclass Config(PubSubVflConfig):\n    num_epochs: int = int(os.environ.get('OWN_EPOCHS', 7))\n"
     )
     (folder / "needs.json").write_text('{"env_vars": {"OWN_EPOCHS": "2"}}')
     (folder / "own.py").write_text(
         "from fedactors.plugins import Headline\nfrom fedactors.scenario import main\n"
-        "from fedactors.protocols.pubsub_vfl.data import load_data\nfrom fedactors.protocols.pubsub_vfl.run import run\n"
+        "from fedactors.protocols.pubsub_vfl.data import load_data\n"
+        "from fedactors.protocols.pubsub_vfl.run import run\n"
         "from settings import Config\n\nif __name__ == '__main__':\n"
         "    main(Config, run, data='breast-cancer', partition='vertical', headline=Headline(name='auc'),\n"
         "         load_data=load_data, smoke={'num_layers': 3, 'hidden_size': 8})\n"

@@ -14,12 +14,12 @@ from fedactors.config import build
 from fedactors.errors import BadInput, PartyFailed, PartyLost
 from fedactors.launch import load_data
 from fedactors.plugins import find_protocol
+from fedactors.protocols.horizontal.config import HorizontalConfig
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.interface import ActorSpec, Runtime
 from fedactors.runtime.ray.processes import by_process
 from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from fedactors.protocols.horizontal.config import HorizontalConfig
 from tests.runtime.actors import COSTS, Echo, Line, Memory
 
 # --- who shares with whom ---

@@ -4,7 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedactors.runtime import snapshots
 from fedactors.protocols.nebulafl.baselines.flat_averaging import (
     FedAsync,
     FedAvg,
@@ -24,6 +23,7 @@ from fedactors.protocols.nebulafl.baselines.flat_averaging import (
 from fedactors.protocols.nebulafl.config import NebulaFLConfig
 from fedactors.protocols.nebulafl.messages import TrainingResult
 from fedactors.protocols.nebulafl.scheduler import ContainerTable
+from fedactors.runtime import snapshots
 
 
 def vector(value: float) -> np.ndarray:

@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedactors.learning.local_training import weighted_mean
-from fedactors.runtime import snapshots
-from fedactors.serving.parts import softmax
 from fedactors.protocols.nebulafl.baselines import hierarchical
 from fedactors.protocols.nebulafl.baselines.hierarchical import (
     MeanRound,
@@ -23,6 +21,8 @@ from fedactors.protocols.nebulafl.baselines.hierarchical import (
 )
 from fedactors.protocols.nebulafl.config import NebulaFLConfig
 from fedactors.protocols.nebulafl.messages import ClusterLogits, RoundOrder, RoundResult
+from fedactors.runtime import snapshots
+from fedactors.serving.parts import softmax
 
 
 def vector(value: float) -> np.ndarray:
