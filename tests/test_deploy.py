@@ -147,6 +147,26 @@ def test_compose_takes_the_file():
     assert "stop_grace" in done.stdout, "it sees what there is not"
 
 
+@pytest.mark.parametrize("name", ["ci", "release"])
+def test_the_workflows_are_of_the_schema(name):
+    text = (DEPLOY.parent / ".github" / "workflows" / f"{name}.yml").read_text()
+    words = [
+        *linter("check_jsonschema"),
+        "--builtin-schema",
+        "vendor.github-workflows",
+        "--default-filetype",
+        "yaml",
+        "-",
+    ]
+    done = subprocess.run(words, input=text, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    done = subprocess.run(words, input=text.replace("runs-on:", "runs_on:"), capture_output=True, text=True)
+    assert done.returncode == 1, "it sees what there is not"
+    # a release runs what every change runs, and publishes what was checked
+    for needed in ("make lint docs-check", "twine check --strict", "check-wheel-contents") if name == "release" else ():
+        assert needed in text
+
+
 @pytest.mark.parametrize("kind", ["StatefulSet", "Service", "NetworkPolicy"])
 def test_kubernetes_takes_the_objects(kind):
     linter("kubernetes_validate")

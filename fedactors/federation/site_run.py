@@ -1039,6 +1039,8 @@ class SiteRun:
         elif proposal.purpose != "train":
             earlier = find(folder, proposal.earlier, proposal.number, or_before=self.has_quorum)
             self._earlier = earlier
+        if earlier is not None and proposal.purpose != "predict":
+            earlier.folder.check_version()
         if earlier is not None and proposal.purpose == "resume" and not self.is_return:
             self._goes_on, self._seed = earlier, earlier.seed
             facts: dict[str, Any] = {"earlier": proposal.earlier, "first": first_of(self._folder, proposal).run}

@@ -407,11 +407,25 @@ class RunFolder:
         By the final one the run has drawn its conclusions: what that sent would be sent, and counted, again.
 
         Raises:
-            BadInput: there is none, or one of its files is damaged.
+            BadInput: there is none, one of its files is damaged, or another version of fedactors wrote it.
         """
+        self.check_version()
         labels = [entry["label"] for entry in self.manifest["checkpoints"]]
         of_rounds = [label for label in labels if label not in (BEST, FINAL)]
         return self.load_checkpoint(of_rounds[-1] if of_rounds else None)
+
+    def check_version(self) -> None:
+        """Check that this version of fedactors wrote the run's checkpoints: what a state holds differs among versions.
+
+        Raises:
+            BadInput: names both versions.
+        """
+        before, here = self.environment["packages"].get("fedactors"), _version("fedactors")
+        if before is not None and here is not None and before != here:
+            raise BadInput(
+                f"{self.location}: its checkpoints are of fedactors {before}, this is {here}: resume it with that version, "
+                "or begin a new run"
+            )
 
     def check_countable(self) -> None:
         """Check that `count` will be possible, before anything is released.

@@ -148,6 +148,19 @@ def test_a_site_that_was_killed_goes_on_exactly(
         assert said.endswith(last_line(capsys)["runs"][-1]["status"].removeprefix("failed: "))
         path.write_text(rows)
     assert any("customers.csv: the file is another" in said for said in world.output[BANK])
+    kept = site_run.find(world.folder(BANK), earlier, None).folder
+    facts = kept.environment
+    kept.write_json("environment.json", {**facts, "packages": {**facts["packages"], "fedactors": "0.0.9"}})
+    kept.write_manifest()
+    assert resumed(world, cut) != 0
+    told = "its checkpoints are of fedactors 0.0.9, this is"
+    end = time.monotonic() + 30
+    while not any(told in one for one in world.output[BANK]) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert any(told in one for one in world.output[BANK]), world.output[BANK][-5:]
+    capsys.readouterr()
+    kept.write_json("environment.json", facts)
+    kept.write_manifest()
     assert resumed(world, cut) == 0, capsys.readouterr().err
     same(last_line(capsys), expected)
     # and each site's own records read as if nobody had cut them
