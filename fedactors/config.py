@@ -431,7 +431,7 @@ def _marked(cls: type, marker: type) -> set[str]:
 
 
 def check_trusted(config: Any, trusted: Collection[str], location: str) -> None:
-    """Check that whoever uses the run at `location` has named the code that its configuration names.
+    """Check that the user of the run at `location` has named the code that its configuration names.
 
     Raises:
         BadInput: names what is not, or what is named for nothing, without having imported anything.

@@ -42,7 +42,7 @@ COUNTED = ("noise", "secure sums")
 """Protections under which predictions leave lines of the privacy ledger."""
 _GREATEST = 8
 """Bytes of a number whose type is a family, such as `np.floating`."""
-_CALLER_WORDS = {DRIVER: THE_DRIVER, PEERS: "whoever calls", SAME_PARTY: "its own party"}
+_CALLER_WORDS = {DRIVER: THE_DRIVER, PEERS: "any caller", SAME_PARTY: "its own party"}
 
 
 def describe_messages(protocol: Protocol, config: Any) -> list[dict[str, Any]]:

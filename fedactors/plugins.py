@@ -409,7 +409,7 @@ def _points() -> tuple[EntryPoint, ...]:
 def _points_in(entries: tuple[tuple[str, int, int], ...]) -> tuple[EntryPoint, ...]:
     """Return the entry points while the folders of the path are as they were: to find them, every package is read.
 
-    Whoever installs or removes a package touches the folder that it lies in.
+    To install or remove a package changes the folder that it lies in.
     """
     unique = {(canonical(point.name), point.value): point for point in entry_points(group=GROUP)}
     by_name: dict[str, EntryPoint] = {}

@@ -41,7 +41,7 @@ Fault = Literal["own", "partner", "alone"]
 """Why there is no prediction: the own row, another party's row, or that another party has no such row."""
 
 
-@message(reveals="nothing: where whoever predicts is to write its predictions, on its own host")
+@message(reveals="nothing: where the predicting party writes its predictions, on its own host")
 class PredictOrder:
     """Predict, and write the file."""
 
@@ -49,7 +49,7 @@ class PredictOrder:
 
 
 @message(
-    reveals="how many rows whoever predicts has, how many were predicted, why the others were not, and how many "
+    reveals="how many rows the predicting party has, how many were predicted, why the others were not, and how many "
     "classes are predicted for none"
 )
 class Predicted:
@@ -75,7 +75,7 @@ def counted(num_rows: int, local: Iterable[str], others: Iterable[str] = (), alo
     """Return what may be told of a prediction.
 
     Args:
-        num_rows: of whoever predicts.
+        num_rows: of the predicting party.
         local: why its own rows cannot be used: which value of which column that is remains its own affair.
         others: of other rows, why they cannot at other parties.
         alone: of other rows, where they have no partner.

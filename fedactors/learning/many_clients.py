@@ -149,7 +149,7 @@ def why_not_together(spec: ModelSpec, task: Task = "multiclass") -> str:
     try:
         if draws(module, *([x[0]] if is_code(spec.name) else [])):
             return "it draws at random (dropout), which a batched call would do in another order"
-    except Exception as error:  # whoever trains it says so
+    except Exception as error:  # the caller that trains it says so
         return f"it takes no batch of two ({first_line(error)})"
     y = torch.zeros(2, 2, *target_shape(task, spec), dtype=torch.long)
     values = [part[0].detach()[None].repeat(2, *[1] * part[0].ndim) for part in trained_slices(module)]

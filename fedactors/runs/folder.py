@@ -12,7 +12,7 @@
     audit.json                what `fedactors audit` found by replays and attacks, if it was asked to
 
 No file holds a secret: no variable of the environment, no password, no command line. A file that the manifest does not
-list is not read, whoever put it there. Nothing that a command writes for its user goes into the record of a run.
+list is not read. Nothing that a command writes for its user goes into the record of a run.
 
 The manifest names the process that writes it, and its time of change is set every `BEAT_SECONDS`. On the same host the
 process is looked for, by number and start; elsewhere it is gone after `HEARTBEAT_TIMEOUT` of silence.
@@ -625,7 +625,7 @@ def apart_from_records(path: Path, field: str, *, wholly: bool = False) -> Path:
     try:
         resolved = path.resolve()
     except (OSError, RuntimeError, ValueError):
-        return path  # whoever writes there says why that cannot be
+        return path  # the writer says why that cannot be
     for folder in (resolved, *resolved.parents):
         inside = resolved.relative_to(folder).parts
         if (wholly or not inside or inside[0].lower() in _RECORD) and _is_run(folder):

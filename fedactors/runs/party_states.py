@@ -85,7 +85,7 @@ def proven_locations(where: Mapping[str, str], frames: Mapping[str, bytes]) -> d
     A run folder may be a stranger's. Each of such a party's processes finds its state, with its digest, at the location
     before it writes there (`StateLocations.check`, `PartyStates.begin`); a location that is merely named would be
     written to unseen.
-    An address is given again by the user: whoever owns the store that it names could have put the states there.
+    An address is given again by the user: the owner of the store that it names could have put the states there.
     """
     kept: dict[str, bool] = {}
     for actor, frame in frames.items():

@@ -129,7 +129,7 @@ class Headline:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Config:
-    """config.json; whoever goes on from it asks for what it needs."""
+    """config.json; a resumed run asks for the fields that it needs."""
 
     schema_version: Literal[1] = 1
     scenario: Text | None = None

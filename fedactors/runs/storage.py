@@ -74,7 +74,7 @@ def read_plain(path: Path, most: int) -> bytes:
     Raises:
         OSError: it cannot be read; a device, a pipe, or a file of more than `most` bytes among the reasons.
     """
-    # without waiting: whoever opens a pipe to read waits for somebody who writes
+    # without waiting: to open a pipe for reading waits for a writer
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):

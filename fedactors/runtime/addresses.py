@@ -15,7 +15,7 @@ from fedactors.validation import shown
 
 CONNECT_SECONDS = 10.0
 VARIABLE = "RAY_ADDRESS"
-# between the ports of Ray's processes (to 19,999) and those that Linux gives to whoever connects (from 32,768)
+# between the ports of Ray's processes (to 19,999) and those that Linux gives to clients (from 32,768)
 _FREE_PORTS = range(20_000, 32_768)
 _TRIES = 1_000
 _RETRY_SECONDS = 0.2

@@ -275,7 +275,7 @@ class HostedContext(Context):
         if is_marked(function):
             function, args = self._batches.add(function, args), ()
             await asyncio.sleep(0)  # others that were asked for at once come along
-            is_brief = False  # whoever comes first computes for all
+            is_brief = False  # the first caller computes for all
         # also of a compute that nobody awaits any more the thread is not done before it is
         self._beside = [one for one in self._beside if not one.done()]
         if self._thread is None or (is_brief and not self._beside):
@@ -321,7 +321,7 @@ class HostedContext(Context):
             task = awaitable
         else:
             variables = contextvars.copy_context()
-            variables.run(current_caller.set, None)  # whoever called the endpoint that begins it does not call this
+            variables.run(current_caller.set, None)  # the caller of the endpoint that begins it does not call this
             task = asyncio.get_running_loop().create_task(go_on(), context=variables)
             if asyncio.iscoroutine(awaitable):  # a run that ends may cancel the task before it has begun that
                 task.add_done_callback(lambda _: awaitable.close())
@@ -553,14 +553,14 @@ class ProcessPool:
     def __init__(self, num_workers: int) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["numpy", "torch", *_loaded_here()])
-        # workers remove it when their owner was killed; where all of them were, whoever makes the next pool here does
+        # workers remove it when their owner was killed; where all of them were, the next pool here does
         remove_folders({"pool": lambda folder: None}, MEMORY_FOLDER)
         self._folder = str(make_folder("pool", MEMORY_FOLDER))
         self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._arguments = Arguments(self._folder)
         folders = [self._folder]
         if multiprocessing.parent_process() is None:  # else it may be the folder of the process that started this one
-            folders.append(multiprocessing.util.get_temp_dir())  # where whoever forks the workers listens
+            folders.append(multiprocessing.util.get_temp_dir())  # where the process that forks the workers listens
         self._executor = concurrent.futures.ProcessPoolExecutor(
             num_workers, context, initializer=start_worker, initargs=tuple(folders)
         )

@@ -130,7 +130,7 @@ def digests_of_files(value: Any) -> tuple[tuple[str, bytes], ...]:
     """Return path and SHA-256 of each file that the sources in `value` name as their ``user_files``, in their order.
 
     A digest covers the content, and how the source reads it, but not where it lies. What is not there has one too:
-    whoever reads it says what is wrong. Of databases, ``user_tables``, it covers the rows in their order. Tables that a
+    its reader says what is wrong. Of databases, ``user_tables``, it covers the rows in their order. Tables that a
     query joins are not looked at: their rows have a fingerprint in any order (`fedactors.data.layouts.relational`).
 
     Args:

@@ -312,7 +312,7 @@ class SecureSummand(Client):
             )
         return self._summand
 
-    @remote(caller=_ADDERS, only="adder", unbounded="whoever masks a value counts it")
+    @remote(caller=_ADDERS, only="adder", unbounded="the party that masks a value counts it")
     async def meet(self, connection: IdentityRound) -> None:
         """Greet the other clients, once."""
         if self._local_public_key is None:
@@ -324,7 +324,7 @@ class SecureSummand(Client):
         others = [name for name in connection.members if name in self.clients and name != self.name]
         await asyncio.gather(*(self.peer(name, SecureSummand).greet(public_key) for name in others))
 
-    @remote(caller=(CLIENT, DATA_CENTER), unbounded="whoever masks a value counts it")
+    @remote(caller=(CLIENT, DATA_CENTER), unbounded="the party that masks a value counts it")
     async def greet(self, public_key: IdentityShare) -> None:
         """Take another client's identity; who it is, the connection proves.
 
@@ -342,7 +342,7 @@ class SecureSummand(Client):
         if self._summand is not None:
             self._summand.meet(self.caller, public_key.identity)
 
-    @remote(caller=_ADDERS, only="adder", unbounded="whoever masks a value counts it")
+    @remote(caller=_ADDERS, only="adder", unbounded="the party that masks a value counts it")
     async def advertise_keys(self, call: SumCall) -> SumKeys:
         """Make fresh keys for several sums."""
         keys = self._sums.advertise(call)
@@ -351,24 +351,24 @@ class SecureSummand(Client):
             self.common_secret = hashlib.sha256(framed(b"common secret", *secrets)).digest()
         return keys
 
-    @remote(caller=_ADDERS, only="adder", unbounded="whoever masks a value counts it")
+    @remote(caller=_ADDERS, only="adder", unbounded="the party that masks a value counts it")
     async def share_keys(self, roster: Roster) -> SealedShares:
         """Check everybody's keys and share the own secrets with the neighbours."""
         return self._sums.share(roster)
 
-    @remote(caller=_ADDERS, only="adder", unbounded="whoever masks a value counts it")
+    @remote(caller=_ADDERS, only="adder", unbounded="the party that masks a value counts it")
     async def take_shares(self, delivered: DeliveredShares) -> None:
         """Take the neighbours' shares."""
         self._sums.take(delivered)
 
-    @remote(caller=_ADDERS, only="adder", unbounded="whoever masks a value counts it")
+    @remote(caller=_ADDERS, only="adder", unbounded="the party that masks a value counts it")
     async def confirm_sum(self, arrived: Arrived) -> Confirmation:
         """Sign whose vectors arrived."""
         confirmation = self._sums.confirm(arrived)
         self.fellows.last = arrived.members
         return confirmation
 
-    @remote(caller=_ADDERS, only="adder", unbounded="whoever masks a value counts it")
+    @remote(caller=_ADDERS, only="adder", unbounded="the party that masks a value counts it")
     async def unmask_sum(self, proof: Confirmations) -> Unmasking:
         """Help to remove the masks of one sum."""
         return self._sums.unmask(proof)

@@ -215,7 +215,7 @@ class Session:
     """What all members of some sums know: whose keys, and who is whose neighbour."""
 
     id: bytes
-    """Hash of everybody's keys: whoever is shown other keys has another one, and can open no share."""
+    """Hash of everybody's keys: a client that is shown other keys has another one, and can open no share."""
     keys: Mapping[str, SumKeys]
     holders: Mapping[str, tuple[str, ...]]
     """Who holds shares of a client's secrets, in order: its neighbours and itself."""

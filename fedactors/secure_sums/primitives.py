@@ -143,7 +143,7 @@ class FixedPoint:
         """
         exact = np.asarray(values, dtype=np.float64)
         if not np.all(np.abs(exact) <= self.limit):
-            # not which value: whoever is told of the failure may be the one from whom the values are hidden
+            # not which value: the values may be hidden from the reader of this error
             raise ValueError(f"a value is not allowed: secure sums are set to values up to {self.limit:g}")
         scaled = exact * self.steps_per_unit
         if towards_zero:

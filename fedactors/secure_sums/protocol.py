@@ -336,7 +336,7 @@ class SecureSumClient:
     # --- inside ---
 
     def _noisy(self, flat: NDArray[np.float64], point: FixedPoint, sigma: float) -> Words:
-        """Return words with the own part of the sum's noise: whoever knows its own part still faces `sigma`."""
+        """Return words with the own part of the sum's noise: a party that knows its own part still faces `sigma`."""
 
         def draw() -> Words:
             noise = discrete_gaussian(point.noise_steps(noise_share), len(flat), self._noise)

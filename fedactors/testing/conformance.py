@@ -151,7 +151,7 @@ def remarks_on_messages(subject: Subject, outcome: Outcome) -> Iterator[str]:
         elif getattr(module, cls.__name__, None) is not cls and not cls.__module__.startswith("fedactors."):
             yield f"{cls.__name__} goes from {route}, but {module.__name__}, the privacy review, does not know it"
         if not cast(Any, cls).__message__.reveals.strip():
-            yield f"{cls.__name__} does not say what it reveals to whoever receives it"
+            yield f"{cls.__name__} does not say what it reveals to its receiver"
 
 
 def remarks_on_ledger(outcome: Outcome) -> Iterator[str]:

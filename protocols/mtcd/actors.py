@@ -6,7 +6,7 @@
                                       `---------------- SvflClient
 
     server or neighbour --visit(token)--> client: Q steps on the token's own copy of theta_k --visit--> next client
-                                                  after the last hop: --roaming_done--> whoever issued the token
+                                                  after the last hop: --roaming_done--> the issuer of the token
     server --sync(order)--> client: theta_k <- combination of the copies, h_k back
     server --relay(order)--> station --relay--> ... --> a client without a link to the server, which follows the order
 
@@ -328,7 +328,7 @@ class TokenHolder(LinkedParty):
         return z if transforms.token is None else transforms.pack_token(z, self.seed("rounding"), *position)
 
     async def _deliver(self, token: messages.Token, name: str) -> None:
-        with surviving_loss("whoever issued the token is told, and issues it again or stops"):
+        with surviving_loss("the issuer of the token is told, and issues it again or stops"):
             await self.peer(name, type(self)).visit(token)
 
     async def _report(self, done: messages.RoamingDone, station: str) -> None:

@@ -5,7 +5,7 @@
 
 Compression with error feedback sends the difference to what the server already has of this client (its estimate per
 row), so what one message drops the next one holds again; the same idea as in Richtárik, Sokolov and Fatkhullin (2021).
-A token goes to whoever comes next, who has no estimate of it, so it is quantised as it is and never thinned out.
+A token goes to the next client, which has no estimate of it, so it is quantised as it is and never thinned out.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ named by (name, shape of a sample, classes, normalisation).
 
 **Trust.** There is no trusted execution environment here. A container is the boundary that the protocol is written
 against: only trained models, counts and times leave it. But it is an object in its center's process, or a process
-beside it on the center's machines, so that whoever controls those can read its rows. A deployment with enclaves puts
+beside it on the center's machines, so that the operator of those can read its rows. A deployment with enclaves puts
 its check in the attestation hook: a container that fails is never handed a model.
 
 Shapes: P length of the flat vector, N samples, K classes.

@@ -108,7 +108,7 @@ def _digest(array: NDArray[Any]) -> bytes:
 class PartyRows:
     """Loaded at construction; aligned, split and standardised once the common order is known.
 
-    A snapshot holds the order and, for whoever serves the model later, the scale.
+    A snapshot holds the order and, to serve the model later, the scale.
     """
 
     _prepared: PreparedBlock | None = None

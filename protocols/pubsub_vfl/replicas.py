@@ -97,7 +97,7 @@ class AveragingServer(ParameterServer):
 
     Args:
         workers: names of the party's workers.
-        config: how the server steps, for whoever lets it.
+        config: how the server steps.
     """
 
     state: ClassVar[tuple[str, ...]] = ("changes", "present", "num_steps", "moments", "num_rows")

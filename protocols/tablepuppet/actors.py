@@ -1,6 +1,6 @@
 """The client operator: one actor for each horizontal partition; its rows and its theta never leave it.
 
-Who waits for whom: a client answers whoever coordinates its table (the server, or the organisation's coordinator) and
+Who waits for whom: a client answers the coordinator of its table (the server, or the organisation's coordinator) and
 waits for nobody, but for the other clients at the start, to agree on the hash key and on the table's categories.
 """
 
@@ -579,7 +579,7 @@ class TableClient(JoinMember, MaskedTable):
 
     @property
     def noise_state(self) -> Any:
-        """Where the noise of a reproducible run stands; else nothing: whoever had it could take the noise off."""
+        """Where the noise of a reproducible run stands; else nothing: with it the noise could be taken off."""
         return self.noise.bit_generator.state if self._context.reproducible_noise else None
 
     @noise_state.setter

@@ -1,7 +1,7 @@
 """Everything that leaves a party in TablePuppet: this file is the privacy review.
 
 Row numbers are positions in a permutation of each client's rows that is drawn for the run, from the run's seed, over
-rows ordered by their content: they tell nothing to whoever does not know the seed. No message but `DesignMatrix`, which
+rows ordered by their content: without the seed they tell nothing. No message but `DesignMatrix`, which
 only the centralised baseline sends, holds a feature.
 
 Shapes: n rows of a client or table, n_i those of them that join, u distinct rows of a batch, C outputs, P parameters,

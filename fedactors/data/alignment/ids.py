@@ -17,7 +17,7 @@ each party sends one fingerprint of its ids. Between actors these are the messag
 What is learnt. Being in the intersection is itself personal data ("is a customer of both"). The label party learns
 which of its own ids each single passive party holds, not only which are common to all; a passive party learns how many
 ids the label party has, and which of its own ids all parties share. Pairwise intersections among many parties
-therefore leak more than one intersection of all. ``hash`` is weaker: whoever has the key can test guessed ids, and ids
+therefore leak more than one intersection of all. ``hash`` is weaker: a holder of the key can test guessed ids, and ids
 such as telephone numbers can all be guessed; use it only where the label party may know every party's ids. ``psi``
 (elliptic-curve Diffie-Hellman, from the openmined library) reveals nothing about ids outside the intersection but
 their number, to honest-but-curious parties; a malicious one can still ask for ids that it made up.

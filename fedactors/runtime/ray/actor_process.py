@@ -10,7 +10,7 @@
 Most processes host one actor. Those of one trust domain may share one (`ActorSpec.process`): each is an object with a
 name, a ledger and connections of its own; the loop, the memory for payloads and the address book are the process's.
 
-Whoever calls shows a ticket, which the driver made for it (`transport.ticket`); the sender is never read from a frame.
+A caller shows a ticket, which the driver made for it (`transport.ticket`); the sender is never read from a frame.
 Errors travel as values, so Ray's own wrapping never shows.
 """
 

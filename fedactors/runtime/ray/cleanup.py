@@ -142,7 +142,7 @@ def main(driver: int, folder: Path | None) -> None:
     if _SPOKEN not in told:
         advice = [line.removeprefix(_ADVICE) for line in told if line.startswith(_ADVICE)]
         print("\n".join([f"fedactors: {_why(driver, folder)}", *advice[-1:]]), file=sys.stderr, flush=True)
-    # whoever reads it to its end is not kept waiting by what follows
+    # a reader that waits for its end is not kept waiting by what follows
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     if folder is not None:
         end_processes_of(folder, _PATIENCE)

@@ -100,7 +100,7 @@ def examine_cluster(address: str) -> list[Finding]:
     is_open = host not in ("localhost", "127.0.0.1", "::1")
     clear = "tokens and logs travel in the clear: put it behind TLS, a tunnel or a private network"
     encryption: Look = ("ok", parts.scheme, "") if parts.scheme == "https" else ("open", parts.scheme, clear)
-    advice = "let only the cluster's own hosts reach it: whoever can, and has the token, runs code in it"
+    advice = "let only the cluster's own hosts reach it: a host that can, and has the token, runs code in it"
     ports = [
         Finding(f"port {port}", "open" if is_open else "ok", f"{what} answers at {host}", advice)
         for port, what in _PORTS.items()

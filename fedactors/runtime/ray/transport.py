@@ -151,7 +151,7 @@ class PayloadReader:
         memory = self._maps.get((pid, descriptor))
         if memory is None:
             where = f"/proc/{pid}/fd/{descriptor}"
-            # a location is a claim of whoever sent it: nothing but a segment of payloads is opened
+            # a location is a claim of its sender: nothing but a segment of payloads is opened
             if not os.readlink(where).startswith(f"/memfd:{_SEGMENT_NAME}"):
                 raise PayloadGone(f"payload {key} does not lie where its reference says")
             with open(where, "rb") as file:
