@@ -1,8 +1,8 @@
 """What a user gives is checked here before any folder or process exists: names, paths, files, sizes.
 
-Settings are checked by their types (`fedactors.config`), flags by the parser, descriptions of data by the code that reads
-them; what all of them need stands here, also how a file is found (`files_at`, `opened`): a path, a folder, a pattern,
-or an address of fsspec, such as ``s3://bucket/rows.parquet``. Every refusal is one `BadInput` line that names field,
+Settings are checked by their types (`fedactors.config`), flags by the parser, descriptions of data by their readers;
+what all of them need stands here, also how a file is found (`files_at`, `opened`): a path, a folder, a pattern, or an
+address of fsspec, such as ``s3://bucket/rows.parquet``. Every refusal is one `BadInput` line that names field,
 value and what is allowed. Libraries that read a user's files raise what they like: `reading` makes that line of it.
 """
 

@@ -423,8 +423,8 @@ class RunFolder:
         before, here = self.environment["packages"].get("fedactors"), _version("fedactors")
         if before is not None and here is not None and before != here:
             raise BadInput(
-                f"{self.location}: its checkpoints are of fedactors {before}, this is {here}: resume it with that version, "
-                "or begin a new run"
+                f"{self.location}: its checkpoints are of fedactors {before}, this is {here}: "
+                "resume it with that version, or begin a new run"
             )
 
     def check_countable(self) -> None:
