@@ -184,7 +184,7 @@ def test_resume_of_a_run_of_another_version_names_both(tmp_path, monkeypatch):
     run = go(tmp_path)[0].run
     here = RunFolder.open(run).environment["packages"]["fedactors"]
     monkeypatch.setattr("fedactors.runs.folder._version", lambda name: "9.9" if name == "fedactors" else "1")
-    with pytest.raises(BadInput, match=rf"checkpoints are of fedactors {here}, this is 9\.9: resume it with that version"):
+    with pytest.raises(BadInput, match=rf"are of fedactors {here}, this is 9\.9: resume it with that version"):
         go(tmp_path, resume=run)
 
 
