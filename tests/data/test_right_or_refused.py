@@ -80,6 +80,92 @@ def test_weights_of_edges_in_a_file_are_refused_as_those_of_objects(tmp_path, na
         data.part("a").load()
 
 
+@pytest.mark.parametrize("labels", [[1, 2, 1, 2], [0, 7, 0, 7], [-5, -4, -5, -4], [2**62, 2**62 + 1] * 2])
+def test_labels_of_nodes_are_the_classes_that_are_there(labels):
+    block = load(graph({**NODES, "labels": np.array(labels)}))
+    assert (block.num_classes, block.labels.tolist()) == (2, [0, 1, 0, 1])
+    assert block.class_names == tuple(map(str, labels[:2]))
+
+
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [
+        ([-1, 1, -1, 1], r"labels: -1 of node 0 of train .*leave the node out of train, or number classes from 0"),
+        ([[0], [1], [0], [1]], r"labels: shape \(4, 1\) .* such as labels\[:, 0\]"),
+        (["no", "yes"] * 2, r"labels: type .* \(-1: no label\), such as np.unique\(labels, return_inverse=True\)\[1\]"),
+        ([0, 0, 1, 2], "train: nodes of class 0 only are not allowed"),
+    ],
+)
+def test_labels_that_say_no_class_are_refused_with_what_helps(labels, told):
+    with pytest.raises(BadInput, match=told):
+        load(graph({**NODES, "labels": np.array(labels)}))
+    for helps in (np.ravel(labels), np.unique(np.ravel(labels), return_inverse=True)[1]):
+        if helps.dtype.kind == "i" and helps.min() == 0 and helps[0] != helps[1]:
+            assert load(graph({**NODES, "labels": helps})).num_classes == 2
+
+
+def test_a_node_without_a_label_is_of_no_class_and_of_no_part():
+    block = load(graph({**NODES, "labels": np.array([1, 3, 1, -1]), "test": np.zeros(0, np.int64)}))
+    assert (block.num_classes, block.class_names, block.labels[:3].tolist()) == (2, ("1", "3"), [0, 1, 0])
+
+
+@pytest.fixture(scope="module")
+def trained_graph(tmp_path_factory):
+    """A run on numbered nodes, whose classes are 1, 2 and 4; of the last none is to train on."""
+    labels = np.array([1, 2, 1, 2, 1, 2, 4, 1])
+    masks = {"train": np.arange(4), "validation": np.array([4, 5]), "test": np.array([6, 7])}
+    features = np.stack([labels == 2, np.arange(8) % 3], axis=1).astype(float)
+    parties = {name: {"edges": np.array([[0, 1], [2, 3]]), "features": features} for name in ("a", "b")}
+    return fedactors.simulate(
+        "glasu",
+        fedactors.graph(parties, nodes={"labels": labels, **masks}),
+        **{"num_clients": 2, "num_rounds": 20, "hidden_size": 4, "num_layers": 2},
+        out=tmp_path_factory.mktemp("runs"),
+    )
+
+
+def new_graph(run, to, ids=None, names=("a", "b"), **given):
+    features = np.array([[0, 1], [1, 2], [1, 0]], float)
+    parties = {name: {"edges": np.zeros((2, 0), int), "features": features} for name in names}
+    parties["b"] |= given
+    return run.predict(fedactors.graph(parties, nodes={} if ids is None else {"ids": ids}), to)
+
+
+def test_predictions_of_nodes_name_the_classes_of_training(trained_graph, tmp_path):
+    assert "1 of 3 classes have no training node: they are not learned" in trained_graph.summary.extra["remarks"]
+    new_graph(trained_graph, tmp_path / "new.csv", ids=["x", "y", "z"])
+    rows = pandas.read_csv(tmp_path / "new.csv", dtype={"prediction": str})
+    assert [name for name in rows.columns if name.startswith("prob")] == [f"probability_{name}" for name in (1, 2, 4)]
+    assert list(zip(rows["id"], rows["prediction"], strict=True)) == [("x", "1"), ("y", "2"), ("z", "2")]
+    trained_graph.export(tmp_path / "model")
+    assert fedactors.api.load_part(tmp_path / "model" / "a").class_names == ("1", "2", "4")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"ids": ["x", "y", "x"]}, "ids: x of 2 nodes is not allowed"),
+        ({"ids": ["x", "", "z"]}, "ids: a node without one"),
+        ({"ids": np.array([1.5, 2.5, np.nan])}, r"ids: type float64 .* texts by ids.astype\(str\)"),
+        ({"ids": ["x", "y"]}, r"ids: shape \(2,\) is not allowed: a has 3 nodes"),
+        ({"features": np.ones((2, 2))}, "features: 3 of a, 2 of b nodes are not allowed"),
+        ({"features": np.ones((3, 1))}, "features of b: 1 columns are not allowed: the model was trained on 2"),
+        ({"names": ("x", "b")}, "the parties x, b are not allowed: the model was trained by a, b, in this order"),
+        ({"names": ("b", "a")}, "the parties b, a are not allowed: the model was trained by a, b, in this order"),
+    ],
+)
+def test_nodes_to_predict_that_do_not_fit_are_one_line(trained_graph, tmp_path, given, told):
+    with pytest.raises(BadInput, match=told):
+        new_graph(trained_graph, tmp_path / "new.csv", **given)
+    assert not (tmp_path / "new.csv").exists()
+
+
+def test_there_are_nodes_to_predict(trained_graph, tmp_path):
+    nobody = {"edges": np.zeros((2, 0), int), "features": np.zeros((0, 2))}
+    with pytest.raises(BadInput, match="features of .: no nodes"):
+        trained_graph.predict(fedactors.graph({"a": nobody, "b": dict(nobody)}, nodes={}), tmp_path / "new.csv")
+
+
 # --- graphs in tables -------------------------------------------------------------------------------------------------
 
 
