@@ -42,6 +42,7 @@ from fedactors.data.layouts.relational import (
     rules_of_features,
 )
 from fedactors.data.layouts.vertical import RelationalData, VerticalData
+from fedactors.data.query import shown_key
 from fedactors.data.readers import hidden_parts, is_csv
 from fedactors.data.schema import VerticalParty
 from fedactors.data.sources import NULL_IS_VALUE, FileSource, is_pandas_index, pandas_index, spread, usual_nulls
@@ -883,8 +884,8 @@ def _relational(data: RelationalData, names: Sequence[str], is_run: bool) -> Ite
         source = FileSource(party=partition.party, path=table, task=data.task, num_classes=0, rules=partition.rules)
         party = _Party(partition.party, source, f"parties.{partition.party}.columns", is_double=True)
         if planned.keys and (lost := int((~rows_with_keys(rows.select(planned.keys))).sum())):
-            told = f"{lost} of {rows.num_rows} rows have no value in {', '.join(planned.keys)}: they join with nothing"
-            party.say("warning", told)
+            keys = ", ".join(map(shown_key, planned.keys))
+            party.say("warning", f"{lost} of {rows.num_rows} rows have no value in {keys}: they join with nothing")
         _keys_as_written(party, rows.select(planned.keys), is_ruled=bool(partition.id_rules))
         for name, column in given.items():
             _column(party, column, rules[name])

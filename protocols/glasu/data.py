@@ -209,12 +209,12 @@ def client_graph(name: str, block: GraphBlock) -> ClientGraph:
 def renumber(local: ClientGraph, numbers_N: IntArray) -> ClientGraph:
     """Give node i the number ``numbers_N[i]``, so that what the server sees are shuffled numbers."""
     positions, nodes = np.argsort(numbers_N), local.nodes
-    moved = {name: np.sort(numbers_N[getattr(nodes, name)]) for name in ("train", "validation", "test")}
+    train, validation, test = (np.sort(numbers_N[some]) for some in (nodes.train, nodes.validation, nodes.test))
     return replace(
         local,
         graph=adjacency(numbers_N[local.graph.edges], len(numbers_N)),
         features_NF=local.features_NF[positions],
-        nodes=replace(nodes, labels_N=nodes.labels_N[positions], **moved),
+        nodes=replace(nodes, labels_N=nodes.labels_N[positions], train=train, validation=validation, test=test),
     )
 
 

@@ -8,6 +8,7 @@ import types
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import openpyxl
 import pandas
@@ -22,8 +23,9 @@ from fedactors.data.checks import check_data
 from fedactors.data.columns import ColumnRule
 from fedactors.data.description import load_description
 from fedactors.data.layouts.graph import EdgeFile
+from fedactors.data.layouts.relational import RelationalQuery, query_over_partitions
 from fedactors.data.objects import table_of
-from fedactors.data.query import KeyTypeError, QueryError, make_plan, parse_query, view_of
+from fedactors.data.query import KeyTypeError, QueryError, make_plan, parse_query, view_of, views_of
 from fedactors.data.readers import read_columns
 from fedactors.data.sources import FileSource
 from fedactors.data.values import Column, CsvFormat, Inexact, exact_texts, parse_date
@@ -162,7 +164,7 @@ def test_nodes_to_predict_that_do_not_fit_are_one_line(trained_graph, tmp_path, 
 
 def test_there_are_nodes_to_predict(trained_graph, tmp_path):
     nobody = {"edges": np.zeros((2, 0), int), "features": np.zeros((0, 2))}
-    with pytest.raises(BadInput, match="features of .: no nodes"):
+    with pytest.raises(BadInput, match=r"features of .: no nodes"):
         trained_graph.predict(fedactors.graph({"a": nobody, "b": dict(nobody)}, nodes={}), tmp_path / "new.csv")
 
 
@@ -467,6 +469,87 @@ def test_samples_that_single_precision_merges_are_refused_as_rows_of_tables(shap
 def test_views_whose_rows_are_one_of_several_choices_are_refused(sql):
     with pytest.raises(QueryError, match=r"in v is not supported \(.*: its rows may be others the next time"):
         view_of("v", sql, ["t"])
+
+
+CHOOSING = [
+    *("mode(x)", "mode(DISTINCT x)", "mode(x ORDER BY y)", "mode(x + 1)", "mode() WITHIN GROUP (ORDER BY x)"),
+    *("arg_max(x, y)", "arg_min(x, y)", "max_by(x, y)", "arg_max(x, y ORDER BY y)", "arg_max_null(x, y)"),
+    *("arg_max(x, y, 2)[2]", "first(x)", "last(x)", "any_value(x)", "arbitrary(x)", "first(x ORDER BY y DESC)"),
+    *("list(x)[1]", "string_agg(x, '')", "approx_quantile(x, 0.5)", "reservoir_quantile(x, 0.5)"),
+]
+
+
+@pytest.mark.parametrize("function", CHOOSING)
+def test_what_is_told_in_place_of_one_of_several_values_is_one_value(function):
+    with pytest.raises(QueryError) as refused:
+        view_of("v", f"SELECT id, {function} AS x FROM t GROUP BY id", ["t"])
+    told = str(refused.value).rpartition("the next time; write ")[2]
+    sql = view_of("v", f"SELECT id, {told} AS x FROM t GROUP BY id", ["t"]).sql
+    rows = pa.table({"id": [1, 1, 1, 1, 2], "x": [3, 5, 3, 5, 7], "y": [2, 2, 1, 1, None]})
+    first = {}
+    for order in ([0, 1, 2, 3, 4], [3, 2, 1, 0, 4], [1, 4, 0, 3, 2]):
+        t = rows.take(order)  # noqa: F841
+        found = dict(duckdb.sql(sql).fetchall())
+        assert found == (first := first or found)
+    assert first[1] in {"mode": (3, 4), "arg_": (3, [5, 3], [3, 5]), "firs": (3, 5), "last": (5,)}.get(
+        function[:4], (3, 4, [3, 3, 5, 5], "3355", 3.0, 4.0)
+    )
+
+
+def test_windows_and_samples_of_a_view_are_told_with_what_helps():
+    for sql, told, helps in (
+        ("row_number() OVER () AS n FROM t", r"write OVER \(ORDER BY", "row_number() OVER (ORDER BY x) AS n FROM t"),
+        ("x FROM t LIMIT 3", "choose rows by WHERE", "x FROM t WHERE x < 3"),
+        ("current_date AS d FROM t", "write a value", "DATE '2024-05-06' AS d FROM t"),
+    ):
+        with pytest.raises(QueryError, match=told):
+            view_of("v", f"SELECT id, {sql}", ["t"])
+        assert view_of("v", f"SELECT id, {helps}", ["t"])
+
+
+@pytest.mark.parametrize(
+    ("sql", "told", "helps"),
+    [
+        ("mode(b.x)", "MODE.* can be a view: WITH name AS", "mode(x ORDER BY x)"),
+        ("sum(b.x)", "SUM.* can be a view: WITH name AS", "sum(x)"),
+        (
+            "CASE WHEN b.x > 1 THEN 1 ELSE 0 END",
+            "CASE.* can be a view: WITH name AS",
+            "max(CASE WHEN x > 1 THEN 1 END)",
+        ),
+    ],
+)
+def test_what_is_computed_of_one_table_is_told_to_be_a_view(sql, told, helps):
+    with pytest.raises(QueryError, match=told):
+        parse_query(f"SELECT a.y, {sql} FROM a JOIN b ON a.k = b.k")
+    viewed = f"WITH v AS (SELECT k, {helps} AS x FROM b GROUP BY k) SELECT a.y, v.x FROM a JOIN v ON a.k = v.k"
+    plain, views = views_of(viewed, {"a": ["bank"], "b": ["shop"]})
+    assert [one.name for one in views] == ["v"]
+    assert parse_query(plain)
+
+
+def test_a_key_that_is_an_expression_is_told_as_a_query_has_it():
+    tables = {"a": {"k": "text", "y": "integer"}, "b": {"k": "text", "the key": "integer", "order": "integer"}}
+    plan = make_plan(
+        parse_query("SELECT a.y FROM a JOIN b ON CAST(a.k AS BIGINT) = CAST(b.k AS BIGINT)"), tables, label="y"
+    )
+    assert plan.edges[0].shown == "CAST(a.k AS BIGINT) = CAST(b.k AS BIGINT)"
+    with pytest.raises(
+        KeyTypeError, match=r"TRIM\(a.k\) is text, b.the key is integer; .*CAST\(TRIM\(a.k\) AS DOUBLE\)"
+    ):
+        make_plan(parse_query('SELECT a.y FROM a JOIN b ON TRIM(a.k) = b."the key"'), tables, label="y")
+    with pytest.raises(KeyTypeError, match=r'CAST\(b."order" AS BIGINT\) is integer'):
+        make_plan(parse_query('SELECT a.y FROM a JOIN b ON a.k = CAST(b."order" AS BIGINT)'), tables, label="y")
+
+
+def test_of_several_unknown_tables_the_first_is_told():
+    names = [f"t{number}" for number in range(9)]
+    sql = f"SELECT t0.x FROM t0 {' '.join(f'JOIN {name} ON t0.k = {name}.k' for name in names[1:])}"
+    query = RelationalQuery(
+        name="q", sql=sql, label="t0.y", task="binary", num_classes=2, categorical=(), holders=(("bank", "a", 0),)
+    )
+    with pytest.raises(QueryError, match="unknown table 't0'"):
+        query_over_partitions(query)
 
 
 @pytest.mark.parametrize(

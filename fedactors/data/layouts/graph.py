@@ -351,8 +351,8 @@ def read_nodes(path: Path) -> NodeSplit:
         raise BadInput(f"labels: shape {labels.shape} is not allowed: give one whole number per node{such}")
     if labels.dtype.kind not in "iu":
         raise BadInput(
-            f"labels: type {labels.dtype} is not allowed: give one whole number per node ({UNLABELLED}: no label), such "
-            "as np.unique(labels, return_inverse=True)[1]"
+            f"labels: type {labels.dtype} is not allowed: give one whole number per node ({UNLABELLED}: no label), "
+            "such as np.unique(labels, return_inverse=True)[1]"
         )
     is_labelled = labels != UNLABELLED
     classes, numbers = np.unique(labels[is_labelled], return_inverse=True)
@@ -391,7 +391,8 @@ def _split_of(found: Mapping[str, npt.NDArray[Any]], labels_N: Index) -> NodeSpl
             raise BadInput(f"{name}: type {found[name].dtype} is not allowed: give three masks, or node numbers")
         if len(found[name]) == len(labels_N) > 2 and set(found[name].tolist()) <= {0, 1}:
             raise BadInput(f"{name}: only 0 and 1, one for each node, are not allowed: give a mask of booleans")
-    return NodeSplit(labels_N, *(found[name].astype(np.int64) for name in _SPLITS))
+    train, validation, test = (found[name].astype(np.int64) for name in _SPLITS)
+    return NodeSplit(labels_N, train, validation, test)
 
 
 def _arrays(path: Path, names: tuple[str, ...], where: str) -> dict[str, npt.NDArray[Any]]:
@@ -517,7 +518,7 @@ class EdgeFile:
             if pair[0] not in known:
                 raise BadInput(
                     f"{self._at(self.sparse)}: {node.row(row)}: node {pair[0]!r} is none of the {len(known)} nodes of "
-                    f"{self.party}, such as {next(iter(known), '')!r}; leave such rows out"
+                    f"{self.party}, such as {min(known, default='')!r}; leave such rows out"
                 )
             if (other := first.setdefault(pair, row)) < row:
                 raise BadInput(
