@@ -523,7 +523,11 @@ def table_of(value: Any, name: str, asked: Collection[str] = ()) -> pa.Table:
     """
     try:
         table = _arrow_table(value, asked)
-        columns = [] if table is None else [_plain_column(column) for column in table.columns]
+        columns = (
+            []
+            if table is None
+            else [_plain_column(*one) for one in zip(table.column_names, table.columns, strict=True)]
+        )
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         told = _odd_column(value) or first_line(error)
         raise BadInput(f"{name}: {type(value).__module__}.{type(value).__qualname__}: {told}") from None
@@ -675,11 +679,15 @@ def _refuse_steps(name: Any, values: Any) -> None:
         raise ValueError(f"{name}: holds dates in steps, {odd.dtype}; give datetime64[us], as .astype makes it")
 
 
-def _plain_column(column: Any) -> Any:
+def _plain_column(name: str, column: Any) -> Any:
     """Return a column of the types that files have: no dictionaries, and one kind of text."""
     kind = column.type
-    if isinstance(kind, pa.ExtensionType) and kind.extension_name.startswith("pandas."):
-        raise ValueError(f"{kind.extension_name} values, which Arrow holds as others; write dates, texts or numbers")
+    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if isinstance(inner, pa.ExtensionType) and inner.extension_name.startswith("pandas."):
+        raise ValueError(
+            f"column {name}: holds values of pandas' type {inner.extension_name.removeprefix('pandas.')}, which Arrow "
+            f"holds as others; give texts, as frame[{name!r}].astype(str) makes them"
+        )
     if pa.types.is_dictionary(kind):
         column = pa.chunked_array([plain_values(column)])
         kind = column.type
