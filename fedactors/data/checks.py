@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fedactors.data.columns import ColumnRule, merges_in_single, told_apart
+from fedactors.data.databases import ParsedFile
 from fedactors.data.description import Described, load_description
 from fedactors.data.layouts.graph import GraphTables, UserGraph
 from fedactors.data.layouts.horizontal import HorizontalData
@@ -41,7 +42,7 @@ from fedactors.data.layouts.relational import (
     rows_with_keys,
     rules_of_features,
 )
-from fedactors.data.layouts.vertical import RelationalData, VerticalData
+from fedactors.data.layouts.vertical import RelationalData, RelationalPartition, VerticalData
 from fedactors.data.query import shown_key
 from fedactors.data.readers import hidden_parts, is_csv
 from fedactors.data.schema import VerticalParty
@@ -842,6 +843,7 @@ _ANY_BLANKS = 'id_rules = ["nfkc"]'
 def _relational(data: RelationalData, names: Sequence[str], is_run: bool) -> Iterator[DataFinding]:
     """Yield the findings of the tables that a query joins: rows without keys, and the columns that it selects."""
     kinds: dict[str, Schema] = {}
+    parsed: dict[RelationalPartition, ParsedFile | None] = {}
     try:
         owners = partitions_of(data)
         sources = [source for parts in query_over_partitions(data.query).tables.values() for source, _ in parts]
@@ -850,6 +852,7 @@ def _relational(data: RelationalData, names: Sequence[str], is_run: bool) -> Ite
         return
     for name, (_, _, partition) in zip(sources, owners, strict=True):
         try:
+            parsed[partition] = partition.source.parsed()
             columns = partition.source.describe()
         except (BadInput, DataMissing) as error:
             yield DataFinding(party=partition.party, level="error", text=str(error))
@@ -874,6 +877,7 @@ def _relational(data: RelationalData, names: Sequence[str], is_run: bool) -> Ite
                 planned.called_by,
                 planned.exact,
             )
+            del parsed[partition]
             rules = rules_of_features(planned.features, partition)
             given = {one.column: column_of(rows, one.column, rules[one.column]) for one in planned.features}
         except (BadInput, DataMissing) as error:

@@ -479,8 +479,10 @@ def _check_constructs(tree: Tree) -> None:
         for item in select.expressions:
             words, star = repr(item.sql(dialect="duckdb")), item.find(exp.Star)
             if isinstance(item, exp.Alias):
+                is_column = isinstance(item.this, exp.Column)
+                advice = f"; write {item.this.sql(dialect='duckdb')}" if is_column else _AS_A_VIEW
                 raise UnsupportedQueryError(
-                    f"sql: {words} in the select list is not supported: columns keep their names"
+                    f"sql: {words} in the select list is not supported: columns keep their names{advice}"
                 )
             if not isinstance(item, exp.Column | exp.Star):
                 raise UnsupportedQueryError(

@@ -544,9 +544,11 @@ class FileSource:
         rule = dict(self.rules).get(str(self.label), ColumnRule())
         number = {rule.plain(name): code for code, name in enumerate(listed)}
         if unknown := [name for name in names if name not in number]:
+            are_padded = all(name.strip() in number for name in unknown)
+            advice = "; csv = { trim = true } leaves blanks round values out" if are_padded else ""
             raise BadInput(
                 f"{self.where}: label {self.label}: {_first_of(list(map(repr, unknown)))} not among task.classes "
-                f"({_first_of(listed)})"
+                f"({_first_of(listed)}){advice}"
             )
         return np.asarray([number[name] for name in names], np.int64)
 
