@@ -549,7 +549,7 @@ def _arrow_table(value: Any, asked: Collection[str]) -> pa.Table | None:
         _refuse_other_rows(value)
         for name, one in value.items():
             if isinstance(one, list) or str(getattr(one, "dtype", "")) == "object":
-                _refuse_several_kinds_of_dates(f"column {name}", one)
+                _refuse_changed(f"column {name}", one)
         if doubled := [name for name, count in Counter(map(str, value)).items() if count > 1]:
             raise ValueError(f"two columns are called {doubled[0]!r}, one of them by what is no text; name them apart")
         return pa.table({str(key): _column(one) for key, one in value.items()})
@@ -560,7 +560,7 @@ def _arrow_table(value: Any, asked: Collection[str]) -> pa.Table | None:
         kept = value.reset_index(levels) if levels else value
         for position, (column, kind) in enumerate(kept.dtypes.items()):
             if kind.kind == "O" and str(kind) == "object":
-                _refuse_several_kinds_of_dates(f"column {column}", kept.iloc[:, position])
+                _refuse_changed(f"column {column}", kept.iloc[:, position])
                 _refuse_steps(f"column {column}", kept.iloc[:, position])
         return pa.Table.from_pandas(kept, preserve_index=False)
     if package == "polars" and hasattr(value, "collect"):
@@ -657,8 +657,10 @@ def _refuse_other_rows(columns: Mapping[str, Any]) -> None:
             )
 
 
-def _refuse_several_kinds_of_dates(name: Any, values: Any) -> None:
-    """Refuse objects of which Arrow would drop times of day or zones, or take local times for those of UTC."""
+def _refuse_changed(name: Any, values: Any) -> None:
+    """Refuse objects of which Arrow would drop times of day or zones, take local times for UTC's, or order sets."""
+    if any(isinstance(one, set | frozenset) for one in values):
+        raise ValueError(f"{name}: holds sets, whose values have no order; give lists, as sorted(one) makes them")
     kinds = {(type(one).__name__, getattr(one, "tzinfo", None) is None) for one in values if hasattr(one, "isoformat")}
     if len({kind for kind in kinds if kind[0] != "NaTType"}) > 1:
         raise ValueError(

@@ -645,7 +645,7 @@ class _Lines:
             if not width:
                 width, header = len(record), record[0]
             elif len(record) != width:
-                only = f", {header[:_MOST_SHOWN]!r}" if width == 1 else ""
+                only = f", {header[:_MOST_SHOWN]!r}" if width == 1 and header else ""
                 head = "csv.names" if self.csv.names else "the header"
                 return (
                     f"line {number} has {len(record)} fields, {head} {width}{only}; mend the line, or put text that "
