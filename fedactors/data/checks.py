@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fedactors.data.columns import ColumnRule, merges_in_single, told_apart
+from fedactors.data.databases import ParsedFile
 from fedactors.data.description import Described, load_description
 from fedactors.data.layouts.graph import GraphTables, UserGraph
 from fedactors.data.layouts.horizontal import HorizontalData
@@ -41,7 +42,8 @@ from fedactors.data.layouts.relational import (
     rows_with_keys,
     rules_of_features,
 )
-from fedactors.data.layouts.vertical import RelationalData, VerticalData
+from fedactors.data.layouts.vertical import RelationalData, RelationalPartition, VerticalData
+from fedactors.data.query import shown_key
 from fedactors.data.readers import hidden_parts, is_csv
 from fedactors.data.schema import VerticalParty
 from fedactors.data.sources import NULL_IS_VALUE, FileSource, is_pandas_index, pandas_index, spread, usual_nulls
@@ -841,6 +843,7 @@ _ANY_BLANKS = 'id_rules = ["nfkc"]'
 def _relational(data: RelationalData, names: Sequence[str], is_run: bool) -> Iterator[DataFinding]:
     """Yield the findings of the tables that a query joins: rows without keys, and the columns that it selects."""
     kinds: dict[str, Schema] = {}
+    parsed: dict[RelationalPartition, ParsedFile | None] = {}
     try:
         owners = partitions_of(data)
         sources = [source for parts in query_over_partitions(data.query).tables.values() for source, _ in parts]
@@ -849,6 +852,7 @@ def _relational(data: RelationalData, names: Sequence[str], is_run: bool) -> Ite
         return
     for name, (_, _, partition) in zip(sources, owners, strict=True):
         try:
+            parsed[partition] = partition.source.parsed()
             columns = partition.source.describe()
         except (BadInput, DataMissing) as error:
             yield DataFinding(party=partition.party, level="error", text=str(error))
@@ -873,6 +877,7 @@ def _relational(data: RelationalData, names: Sequence[str], is_run: bool) -> Ite
                 planned.called_by,
                 planned.exact,
             )
+            del parsed[partition]
             rules = rules_of_features(planned.features, partition)
             given = {one.column: column_of(rows, one.column, rules[one.column]) for one in planned.features}
         except (BadInput, DataMissing) as error:
@@ -883,8 +888,8 @@ def _relational(data: RelationalData, names: Sequence[str], is_run: bool) -> Ite
         source = FileSource(party=partition.party, path=table, task=data.task, num_classes=0, rules=partition.rules)
         party = _Party(partition.party, source, f"parties.{partition.party}.columns", is_double=True)
         if planned.keys and (lost := int((~rows_with_keys(rows.select(planned.keys))).sum())):
-            told = f"{lost} of {rows.num_rows} rows have no value in {', '.join(planned.keys)}: they join with nothing"
-            party.say("warning", told)
+            keys = ", ".join(map(shown_key, planned.keys))
+            party.say("warning", f"{lost} of {rows.num_rows} rows have no value in {keys}: they join with nothing")
         _keys_as_written(party, rows.select(planned.keys), is_ruled=bool(partition.id_rules))
         for name, column in given.items():
             _column(party, column, rules[name])

@@ -35,11 +35,12 @@ import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -288,6 +289,14 @@ class TableSource:
         rows = self.load()
         return fingerprint(rows, np.arange(rows.num_rows))
 
+    def parsed(self) -> ParsedFile | None:
+        """Return a CSV file's columns: while the caller holds them, `describe` and `load` do not parse it again.
+
+        Raises:
+            DataMissing, SourceError: as `load`.
+        """
+        return _parsed(self) if self.kind == "csv" else None
+
     def describe(self) -> dict[str, str]:
         """Return the columns and their kinds, in order.
 
@@ -308,7 +317,7 @@ class TableSource:
             _refuse_alike([name for name, _ in rows], self)
             return {name: _postgres_kind(kind) for name, kind in rows}
         if self.kind == "csv":
-            return _csv_kinds(self, _csv_columns(self))
+            return _csv_kinds(self, _parsed(self).columns)
         with _duckdb(self) as (connection, relation):
             schema = connection.sql(f"SELECT * FROM {relation} LIMIT 0").to_arrow_table().schema
         return {column.name: _arrow_kind(column.type) for column in schema}
@@ -347,7 +356,7 @@ class TableSource:
             BadInput: a column that is not there, a condition that is none, or two texts of a file that are one number.
             DataMissing, SourceError: as `describe`; a file of a named data set is not on this machine.
         """
-        of_file = _csv_columns(self) if self.kind == "csv" else {}
+        of_file = _parsed(self).columns if self.kind == "csv" else {}
         known = _csv_kinds(self, of_file) if self.kind == "csv" else self.describe()
         wanted = list(known) if columns is None else list(columns)
         for column in wanted:
@@ -884,8 +893,9 @@ def _with_texts(source: TableSource, sql: str) -> Any:
     """
     if source.kind != "csv":
         return source.load(_columns_in(sql, source))
+    parsed = _parsed(source)
     found = source.load()
-    for name, column in _csv_columns(source).items():
+    for name, column in parsed.columns.items():
         if not (code := column.code()):
             continue
         as_key, as_number = _uses(sql, name)
@@ -1160,9 +1170,33 @@ def _one_number(source: TableSource, name: str, texts: tuple[str, str]) -> str:
     )
 
 
+@dataclass(frozen=True, eq=False)
+class ParsedFile:
+    """The columns of a CSV file, of the kinds that its values have."""
+
+    columns: Mapping[str, _CsvColumn]
+
+
+_HELD: WeakValueDictionary[Any, ParsedFile] = WeakValueDictionary()
+"""Files that somebody in this process holds, by how they are read and what the file system says of them."""
+
+
+def _parsed(source: TableSource) -> ParsedFile:
+    """Parse a CSV file, or return what somebody holds of it, if it has not changed since."""
+    _require_file(source.where)
+    if address_of(source.where):
+        return ParsedFile(_csv_columns(source))
+    stats = [os.stat(file) for file in files_at(source.where)]
+    state = tuple((one.st_dev, one.st_ino, one.st_size, one.st_mtime_ns) for one in stats)
+    key = (source.where, source.table, source.csv, source.kinds, state)
+    found = _HELD.get(key)
+    if found is None:
+        found = _HELD[key] = ParsedFile(_csv_columns(source))
+    return found
+
+
 def _csv_columns(source: TableSource) -> dict[str, _CsvColumn]:
     """Return the columns of a CSV file."""
-    _require_file(source.where)
     where = source.table or "source"
     arrays, present = read_arrays(Path(source.where), where, None, source.csv or CsvFormat())
     if not present:

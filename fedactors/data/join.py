@@ -25,7 +25,6 @@ sum_j G_ij = N; G_n joined rows behind each row of a table.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -364,8 +363,7 @@ def check_not_empty(plan: JoinPlan, num_joined: int) -> None:
 
 def empty_join(plan: JoinPlan) -> EmptyJoinError:
     """Return the error of tables that have no joined row."""
-    # keys of two CSV files are compared as texts, which the error says in words
-    where = re.sub(r'CAST\("([^"]+)" AS TEXT\)', r"\1", " and ".join(edge.name for edge in plan.edges))
+    where = " and ".join(edge.shown for edge in plan.edges)
     return EmptyJoinError(
         f"join: no row joins where {where} (are the keys of the same kind of thing? Those of two CSV files are "
         "compared as texts: 007 is not 7, unless both sides are written CAST(... AS BIGINT). Where blanks at the ends, "

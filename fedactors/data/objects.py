@@ -523,7 +523,11 @@ def table_of(value: Any, name: str, asked: Collection[str] = ()) -> pa.Table:
     """
     try:
         table = _arrow_table(value, asked)
-        columns = [] if table is None else [_plain_column(column) for column in table.columns]
+        columns = (
+            []
+            if table is None
+            else [_plain_column(*one) for one in zip(table.column_names, table.columns, strict=True)]
+        )
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         told = _odd_column(value) or first_line(error)
         raise BadInput(f"{name}: {type(value).__module__}.{type(value).__qualname__}: {told}") from None
@@ -545,7 +549,7 @@ def _arrow_table(value: Any, asked: Collection[str]) -> pa.Table | None:
         _refuse_other_rows(value)
         for name, one in value.items():
             if isinstance(one, list) or str(getattr(one, "dtype", "")) == "object":
-                _refuse_several_kinds_of_dates(f"column {name}", one)
+                _refuse_changed(f"column {name}", one)
         if doubled := [name for name, count in Counter(map(str, value)).items() if count > 1]:
             raise ValueError(f"two columns are called {doubled[0]!r}, one of them by what is no text; name them apart")
         return pa.table({str(key): _column(one) for key, one in value.items()})
@@ -556,7 +560,7 @@ def _arrow_table(value: Any, asked: Collection[str]) -> pa.Table | None:
         kept = value.reset_index(levels) if levels else value
         for position, (column, kind) in enumerate(kept.dtypes.items()):
             if kind.kind == "O" and str(kind) == "object":
-                _refuse_several_kinds_of_dates(f"column {column}", kept.iloc[:, position])
+                _refuse_changed(f"column {column}", kept.iloc[:, position])
                 _refuse_steps(f"column {column}", kept.iloc[:, position])
         return pa.Table.from_pandas(kept, preserve_index=False)
     if package == "polars" and hasattr(value, "collect"):
@@ -653,8 +657,10 @@ def _refuse_other_rows(columns: Mapping[str, Any]) -> None:
             )
 
 
-def _refuse_several_kinds_of_dates(name: Any, values: Any) -> None:
-    """Refuse objects of which Arrow would drop times of day or zones, or take local times for those of UTC."""
+def _refuse_changed(name: Any, values: Any) -> None:
+    """Refuse objects of which Arrow would drop times of day or zones, take local times for UTC's, or order sets."""
+    if any(isinstance(one, set | frozenset) for one in values):
+        raise ValueError(f"{name}: holds sets, whose values have no order; give lists, as sorted(one) makes them")
     kinds = {(type(one).__name__, getattr(one, "tzinfo", None) is None) for one in values if hasattr(one, "isoformat")}
     if len({kind for kind in kinds if kind[0] != "NaTType"}) > 1:
         raise ValueError(
@@ -675,11 +681,15 @@ def _refuse_steps(name: Any, values: Any) -> None:
         raise ValueError(f"{name}: holds dates in steps, {odd.dtype}; give datetime64[us], as .astype makes it")
 
 
-def _plain_column(column: Any) -> Any:
+def _plain_column(name: str, column: Any) -> Any:
     """Return a column of the types that files have: no dictionaries, and one kind of text."""
     kind = column.type
-    if isinstance(kind, pa.ExtensionType) and kind.extension_name.startswith("pandas."):
-        raise ValueError(f"{kind.extension_name} values, which Arrow holds as others; write dates, texts or numbers")
+    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if isinstance(inner, pa.ExtensionType) and inner.extension_name.startswith("pandas."):
+        raise ValueError(
+            f"column {name}: holds values of pandas' type {inner.extension_name.removeprefix('pandas.')}, which Arrow "
+            f"holds as others; give texts, as frame[{name!r}].astype(str) makes them"
+        )
     if pa.types.is_dictionary(kind):
         column = pa.chunked_array([plain_values(column)])
         kind = column.type

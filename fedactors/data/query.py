@@ -27,7 +27,9 @@ from itertools import chain, pairwise, product
 from math import inf, prod
 from typing import Any, Literal
 
-from sqlglot import exp
+from sqlglot import exp, parse_one
+from sqlglot.dialects import DuckDB
+from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.normalize_identifiers import normalize_identifiers
 from sqlglot.optimizer.qualify import qualify
 
@@ -64,7 +66,6 @@ def parse_select(sql: str) -> Any:
         NotASelectError: the text holds no SELECT, several statements, or any other statement.
     """
     import sqlglot
-    from sqlglot import exp
 
     if len(sql) > _LONGEST:
         raise QueryError(f"sql: {len(sql)} characters are not allowed: at most {_LONGEST}")
@@ -108,8 +109,6 @@ def named_tables(sql: str) -> tuple[str, ...]:
     Raises:
         QueryError: see `parse_select`; or the query reads no table.
     """
-    from sqlglot import exp
-
     tree = parse_select(sql)
     _check_constructs(tree)  # before anybody looks for a table that is none, such as a name given by WITH
     names = tuple(dict.fromkeys(table.name for table in tree.find_all(exp.Table, bfs=False)))
@@ -142,8 +141,6 @@ def views_of(sql: str, holders: Mapping[str, Sequence[str]]) -> tuple[str, tuple
     Raises:
         QueryError: a view of several parties' tables, or one whose rows may be others the next time.
     """
-    from sqlglot import exp
-
     tree = parse_select(sql)
     found: dict[str, View] = {}
     clause = next((tree.args[key] for key in ("with_", "with") if tree.args.get(key)), None)
@@ -181,8 +178,6 @@ def view_of(name: str, sql: str, tables: Sequence[str]) -> View:
 
 
 def _is_filtered_table(select: Any) -> bool:
-    from sqlglot import exp
-
     if not isinstance(select, exp.Select) or select.args.get("joins"):
         return False
     given = {key.removesuffix("_") for key, value in select.args.items() if value}
@@ -192,10 +187,23 @@ def _is_filtered_table(select: Any) -> bool:
 
 
 _CHANGING = ("limit", "fetch", "tablesample", "rand", "uuid", "currentdate", "currenttimestamp", "currenttime", "into",
-             "first", "last", "anyvalue", "mode", "argmax", "argmin", "approxquantile", "approxtopk", "localtime",
-             "localtimestamp", "currentuser", "currentversion")  # fmt: skip
-"""What makes a view's rows others the next time, or one of several that are as good, by sqlglot's names."""
-_OF_ORDER = ("rownumber", "lag", "lead", "firstvalue", "lastvalue", "nthvalue", "ntile", "arrayagg", "groupconcat")
+             "approxquantile", "approxtopk", "localtime", "localtimestamp", "currentuser",
+             "currentversion")  # fmt: skip
+"""What makes a view's rows others the next time, by sqlglot's names."""
+_CHOOSING = ("first", "last", "anyvalue", "mode", "argmax", "argmin")
+"""Aggregates whose value is one of several that are as good, unless they order by the value itself."""
+_OF_ORDER = (
+    *_CHOOSING,
+    "rownumber",
+    "lag",
+    "lead",
+    "firstvalue",
+    "lastvalue",
+    "nthvalue",
+    "ntile",
+    "arrayagg",
+    "groupconcat",
+)
 """Functions whose values follow from the order of rows, which they must name by a column."""
 _CHANGING_FUNCTIONS = re.compile(
     "now|today|random.*|gen_random_uuid|nextval|setseed|current_.*|getenv|arbitrary|reservoir_quantile|arg_m.*|.*_by"
@@ -206,8 +214,6 @@ _CHANGING_FUNCTIONS = re.compile(
 
 
 def _view(name: str, body: Any, earlier: Sequence[Any], holders: Mapping[str, Sequence[str]]) -> View:
-    from sqlglot import exp
-
     for node in body.walk():
         is_of_order = node.key in _OF_ORDER or (isinstance(node, exp.Distinct) and node.args.get("on") is not None)
         is_unordered = is_of_order and not _names_order(node)
@@ -216,7 +222,7 @@ def _view(name: str, body: Any, earlier: Sequence[Any], holders: Mapping[str, Se
             shown_node = node.parent if isinstance(node.parent, exp.Window) else node
             raise UnsupportedQueryError(
                 f"sql: {shown_node.sql(dialect='duckdb')!r} in {name} is not supported ({node.key}): its rows may be "
-                "others the next time"
+                f"others the next time; {_alternative(node)}"
             )
     inner = {one.alias for one in body.find_all(exp.CTE)}
     before = {one.alias: one for one in earlier}
@@ -247,9 +253,52 @@ def _names_order(node: Any) -> bool:
     """Say whether the order of rows that a function or a ``DISTINCT ON`` goes by is that of a column's values."""
     above = node.find_ancestor(exp.Window, exp.Select)
     is_above = isinstance(above, exp.Window) or isinstance(node, exp.Distinct)
-    orders = (node.this, above.args.get("order") if is_above and above is not None else None)
+    orders = (node.this, node.args.get("expression"), above.args.get("order") if is_above and above else None)
     named = [one for order in orders if isinstance(order, exp.Order) for one in order.expressions]
+    if node.key in _CHOOSING and not isinstance(above, exp.Window):
+        return any(one.this == _value_of(node) for one in named)
     return any(one.find(exp.Column) is not None for one in named)
+
+
+def _value_of(node: Any) -> Any:
+    """Return what an aggregate is of, without its order and DISTINCT."""
+    value = node.this.this if isinstance(node.this, exp.Order) else node.this
+    return value.expressions[0] if isinstance(value, exp.Distinct) and value.expressions else value
+
+
+def _alternative(node: Any) -> str:
+    """Return what a view may say in place of what may be another the next time."""
+    is_named = isinstance(node, exp.Anonymous)
+    name = node.name.lower() if is_named else node.key
+    first, second = [*node.expressions, None, None][:2] if is_named else (node.this, node.args.get("quantile"))
+    if isinstance(node, exp.Distinct):
+        return "add ORDER BY and columns that tell its rows apart"
+    if name in ("limit", "fetch", "tablesample"):
+        return "choose rows by WHERE"
+    if name in ("approxquantile", "reservoir_quantile"):
+        return f"write QUANTILE_CONT({first}, {second})"
+    if name.startswith("arg_m") and second is not None:  # ARG_MAX_NULL, and others that are not known
+        node = (exp.ArgMin if name.startswith("arg_min") else exp.ArgMax)(this=first, expression=second)
+    elif name == "arbitrary" and first is not None:
+        node = exp.AnyValue(this=first)
+    elif (
+        isinstance(node.parent, exp.Window | exp.IgnoreNulls)
+        and node.find_ancestor(exp.Window, exp.Select).key == "window"
+    ):
+        return "write OVER (ORDER BY ...) with columns that tell its rows apart"
+    if node.key in (*_CHOOSING, "arrayagg", "groupconcat") and (value := _value_of(node)) is not None:
+        key = "expression" if node.key in ("argmax", "argmin") else "this"
+        if key == "expression" and node.args.get("count") is not None:
+            side = f"{node.expression} DESC" if node.key == "argmax" else f"{node.expression}"
+            return f"write LIST({value} ORDER BY {side}, {value})[:{node.args['count']}]"
+        ordered = node.copy()
+        order = ordered.args[key] if isinstance(ordered.args[key], exp.Order) else exp.Order(this=ordered.args[key])
+        order.append("expressions", exp.Ordered(this=value.copy(), nulls_first=False))
+        ordered.set(key, order)
+        return f"write {ordered.sql(dialect='duckdb')}"
+    if name == "mode" or "agg" in name or name.startswith("json"):
+        return f"write {'MODE' if name == 'mode' else 'LIST'}(x ORDER BY x)"
+    return "write a value, or a column of the table, in its place"
 
 
 Schema = Mapping[str, str]
@@ -391,6 +440,13 @@ def parse_query(sql: str | exp.Expression) -> Query:
     return replace(first, tables=dict(zip(first.tables, pieces, strict=True)))
 
 
+_AS_A_VIEW = "; what concerns one party's tables alone can be a view: WITH name AS (SELECT ...)"
+_ADVICE = {
+    **dict.fromkeys(("limit", "offset", "fetch", "tablesample"), "; choose rows by WHERE"),
+    "order": "; leave it out: rows have no order",
+}
+
+
 def _check_constructs(tree: Tree) -> None:
     """Refuse the first construct that is not allowed, clauses before what is selected."""
     refused = [node for node in tree.walk() if not isinstance(node, _ALLOWED_NODES) or _is_nested(node)]
@@ -398,7 +454,7 @@ def _check_constructs(tree: Tree) -> None:
         is_joining = isinstance(node.find_ancestor(exp.Join, exp.Select), exp.Join)
         clause = " in the select list" if _is_selected(node) else " in a join condition" if is_joining else ""
         words = node.key.upper() if isinstance(node, exp.SetOperation) else repr(node.sql(dialect="duckdb"))
-        advice = "" if is_joining else "; what concerns one table alone can be a view in its owner's database"
+        advice = "" if is_joining else _ADVICE.get(node.key, _AS_A_VIEW)
         raise UnsupportedQueryError(f"sql: {words}{clause} is not supported ({node.key}){advice}")
     for kind in tree.find_all(exp.DataType):
         if kind.this == exp.DataType.Type.USERDEFINED:  # its name is written out as it stands
@@ -413,7 +469,7 @@ def _check_constructs(tree: Tree) -> None:
     for join in tree.find_all(exp.Join):
         words = " ".join(str(join.args[k]) for k in ("method", "side", "kind") if join.args.get(k)).upper()
         if words not in ("", "INNER", "CROSS"):
-            raise UnsupportedQueryError(f"sql: {words} JOIN is not supported, only inner joins are")
+            raise UnsupportedQueryError(f"sql: {words} JOIN is not supported, only inner joins are{_AS_A_VIEW}")
     for column in tree.find_all(exp.Column):
         if column.args.get("db"):
             raise UnsupportedQueryError(f"sql: {column.sql()!r} is not supported; write table.column")
@@ -423,11 +479,15 @@ def _check_constructs(tree: Tree) -> None:
         for item in select.expressions:
             words, star = repr(item.sql(dialect="duckdb")), item.find(exp.Star)
             if isinstance(item, exp.Alias):
+                is_column = isinstance(item.this, exp.Column)
+                advice = f"; write {item.this.sql(dialect='duckdb')}" if is_column else _AS_A_VIEW
                 raise UnsupportedQueryError(
-                    f"sql: {words} in the select list is not supported: columns keep their names"
+                    f"sql: {words} in the select list is not supported: columns keep their names{advice}"
                 )
             if not isinstance(item, exp.Column | exp.Star):
-                raise UnsupportedQueryError(f"sql: {words} in the select list is not supported, only columns are")
+                raise UnsupportedQueryError(
+                    f"sql: {words} in the select list is not supported, only columns are{_AS_A_VIEW}"
+                )
             if star is not None and any(star.args.values()):
                 raise UnsupportedQueryError(f"sql: {words} is not supported; name the columns")
     _check_lengths(tree)
@@ -569,6 +629,11 @@ class Edge:
     def name(self) -> str:
         """The edge in words, which also separates the key hashes of different edges."""
         return " and ".join(f"{self.left}.{a} = {self.right}.{b}" for a, b in self.keys)
+
+    @property
+    def shown(self) -> str:
+        """The edge as a query has it."""
+        return " and ".join(f"{shown_key(a, self.left)} = {shown_key(b, self.right)}" for a, b in self.keys)
 
     def columns(self, table: str) -> tuple[str, ...]:
         """Return the key columns on the side of `table`."""
@@ -791,7 +856,7 @@ def _edges_and_filters(
         if len(owners) != 2 or [len(tables_of) for tables_of in owners_of] != [1, 1]:
             if len(owners) != 1:
                 what = f"{' and '.join(sorted(owners))}; joins are by key = key" if owners else "no table"
-                text = tree.sql(dialect="duckdb")
+                text = _written(tree)
                 raise UnsupportedQueryError(f"sql: the filter {text!r} must concern exactly one table, not {what}")
             if isinstance(tree, exp.EQ) and all(isinstance(side, exp.Column) for side in (tree.left, tree.right)):
                 raise UnsupportedQueryError(
@@ -897,7 +962,33 @@ def _has_text(node: Tree, but: Tree) -> bool:
 
 
 def _shown_key(side: Tree) -> str:
-    return f"{side.table}.{side.name}" if isinstance(side, exp.Column) else str(side.sql(dialect="duckdb"))
+    return f"{side.table}.{side.name}" if isinstance(side, exp.Column) else _written(side)
+
+
+def _written(tree: Tree) -> str:
+    """Return an expression with quotes round those names alone that need them."""
+    made = tree.copy()
+    for name in made.find_all(exp.Identifier):
+        is_plain = (
+            re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name.name) and name.name.upper() not in DuckDB.Tokenizer.KEYWORDS
+        )
+        name.set("quoted", not is_plain)
+    return str(made.sql(dialect="duckdb"))
+
+
+def shown_key(key: str, table: str = "") -> str:
+    """Return one table's side of an edge as a query has it, such as ``a.k`` or ``CAST(a.k AS BIGINT)``."""
+    try:
+        tree = parse_one(key, dialect="duckdb") if '"' in key else None
+    except SqlglotError:  # a column with a quote in its name
+        tree = None
+    if tree is None or tree.find(exp.Column) is None:
+        return f"{table}.{key}" if table else key
+    if isinstance(tree, exp.Cast) and tree.to.this == exp.DataType.Type.TEXT and isinstance(tree.this, exp.Column):
+        tree = tree.this  # so keys of two CSV files are compared
+    for column in tree.find_all(exp.Column):
+        column.set("table", exp.to_identifier(table) if table else None)
+    return _written(tree)
 
 
 def _kind_of(tree: Tree, tables: Mapping[str, Schema]) -> str:
@@ -933,7 +1024,7 @@ def _kind_of(tree: Tree, tables: Mapping[str, Schema]) -> str:
     elif isinstance(tree, exp.Div | exp.Round | exp.Floor | exp.Ceil):
         return "float"
     raise UnsupportedQueryError(
-        f"sql: {tree.sql(dialect='duckdb')!r} is not supported as a join key; write CAST(... AS VARCHAR) or AS BIGINT"
+        f"sql: {_written(tree)!r} is not supported as a join key; write CAST(... AS VARCHAR) or AS BIGINT"
     )
 
 

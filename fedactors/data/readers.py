@@ -107,6 +107,8 @@ def ending_of(name: str) -> str:
 _MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"PAR1", "parquet"),
     (b"ARROW1", "arrow"),
+    (b"\xff\xff\xff\xff", "a stream of Arrow"),
+    (b"FEA1", "a Feather file of version 1"),
     (b"\x93NUMPY", "npy"),
     (b"\x1f\x8b", "gzip"),
     (b"BZh", "bz2"),
@@ -136,6 +138,11 @@ _MAGIC: tuple[tuple[bytes, str], ...] = (
 """What files begin with."""
 _HEAD = 64
 """Bytes that tell it."""
+_REWRITTEN = {
+    "a stream of Arrow": "pyarrow.ipc.open_stream(path).read_all()",
+    "a Feather file of version 1": "pyarrow.feather.read_table(path)",
+}
+"""Of what pyarrow reads in another way than files, how it does."""
 _WITH_CODES = ("an SPSS file", "a Stata file", "a SAS file", "a file of R")
 """Of which one program sees codes, 1 and 2, and another one what they stand for."""
 
@@ -638,7 +645,7 @@ class _Lines:
             if not width:
                 width, header = len(record), record[0]
             elif len(record) != width:
-                only = f", {header[:_MOST_SHOWN]!r}" if width == 1 else ""
+                only = f", {header[:_MOST_SHOWN]!r}" if width == 1 and header else ""
                 head = "csv.names" if self.csv.names else "the header"
                 return (
                     f"line {number} has {len(record)} fields, {head} {width}{only}; mend the line, or put text that "
@@ -746,6 +753,8 @@ def named_columns(
         BadInput: two of one name, or values of no plain type.
     """
     for name, values in [*arrays.items()]:
+        if isinstance(getattr(values, "type", None), pa.FixedShapeTensorType):
+            arrays[name] = values = _lists_of_tensors(name, values, where)
         if is_list(values) and name not in whole:
             del arrays[name]
             elements = _elements(name, values, where)
@@ -783,6 +792,16 @@ def is_list(values: Any) -> bool:
     """Say whether values of Arrow are lists."""
     kind = getattr(values, "type", None)
     return isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType)
+
+
+def _lists_of_tensors(name: str, values: Any, where: str) -> Any:
+    """Return tensors of one shape as lists of all their values, the last axis fastest."""
+    order = values.type.permutation
+    if order is not None and order != sorted(order):
+        raise BadInput(
+            f"{where}: column {name}: holds tensors whose axes are permuted; write them in the order of axes"
+        )
+    return pa.chunked_array([one.storage for one in values.chunks], values.type.storage_type)
 
 
 def shape_of_lists(values: Any, where: str) -> tuple[int, ...]:
@@ -858,6 +877,8 @@ def _read_file(
             where = "; its tables are read with layout = relational" if kind.endswith("database") else ""
             if kind == "an Access database":
                 where = "; export its tables"
+            if kind in _REWRITTEN:
+                where = f", as pyarrow.feather.write_feather({_REWRITTEN[kind]}, 'table.feather') makes it of this one"
             if kind in _WITH_CODES:
                 where = "; export it as Parquet or CSV, and choose there whether values or their labels are written"
             raise BadInput(f"{party}: path: {path} is {kind}, which is not allowed: give a {ENDINGS} file{where}")
@@ -938,7 +959,7 @@ def refuse_pandas_types(fields: Sequence[Any], where: str) -> None:
         if name.startswith("pandas."):
             raise BadInput(
                 f"{where}: column {field.name}: holds values of pandas' type {name.removeprefix('pandas.')}, which are "
-                "not read; write dates, texts or numbers"
+                f"not read; write texts, as frame[{field.name!r}].astype(str) makes them"
             )
 
 
@@ -1078,6 +1099,8 @@ def _read_workbook(content: Content, where: str) -> dict[str, Any]:
         warnings.simplefilter("ignore")  # of styles and the like, which are no values
         books = [openpyxl.load_workbook(io.BytesIO(content), data_only=is_value) for is_value in (True, False)]
     names = [sheet.title for sheet in books[0].worksheets if sheet.max_row > 1 or sheet["A1"].value is not None]
+    if not names:
+        raise BadInput(f"{where}: the workbook has no sheet with cells; a chart is none: save its table as a sheet")
     if len(names) != 1:
         hidden = [name for name in names if books[0][name].sheet_state != "visible"]
         told = f"; {', '.join(hidden[:5])} {'is' if len(hidden) == 1 else 'are'} hidden" if hidden else ""

@@ -34,7 +34,16 @@ from fedactors.data.datasets.load import load_tabular
 from fedactors.data.partitioners import ColumnPartitioner, Partitions, VerticalEvenPartitioner
 from fedactors.data.party_rows import NO_PART, PARTS, PartyBlock, class_weighted, one_hot
 from fedactors.data.readers import is_csv, list_of, named_columns, names_of_columns, read_columns, with_lists
-from fedactors.data.values import Column, CsvFormat, IdRule, class_text, hold_unseen, moment_texts, row_name_array
+from fedactors.data.values import (
+    Column,
+    CsvFormat,
+    IdRule,
+    class_text,
+    hold_unseen,
+    listed_as_missing,
+    moment_texts,
+    row_name_array,
+)
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import Task
 from fedactors.messages.codec import wire_type
@@ -490,10 +499,13 @@ class FileSource:
         names, codes = named_classes(column, rule, self.where)
         if self.classes:
             names, codes = self._as_listed(names, codes)
+        else:
+            self._refuse_mark(column, names)
         if self.num_classes and len(names) != self.num_classes:
             raise BadInput(
                 f"{self.where}: label {self.label}: {len(names)} classes ({_first_of(names)}), "
                 f"{self.num_classes} are expected; {self._other_task(column, len(names))}"
+                f"{self._no_label(column, names)}"
             )
         if self.positive is not None:
             positive = self.positive if rule is None else rule.plain(self.positive)
@@ -504,6 +516,17 @@ class FileSource:
             if names.index(positive) == 0:
                 names, codes = names[::-1], 1 - codes
         return codes, tuple(names)
+
+    def _refuse_mark(self, column: Column, names: Sequence[str]) -> None:
+        """Refuse a class such as ``?`` beside classes with letters or digits: it may mean that a row has none."""
+        marks = [name for name in names if not any(map(str.isalnum, name))]
+        if len(names) > 1 and len(marks) == 1 and marks != ["+"]:
+            others, listed = [name for name in names if name not in marks], json.dumps(list(names), ensure_ascii=False)
+            raise BadInput(
+                f"{self.where}: label {self.label}: {marks[0]!r} stands beside {_first_of(others)}; if it is a class: "
+                f"classes = {listed} under [task]; if it means that a row has no label: "
+                f'unlabelled = "drop" and {listed_as_missing(marks[0], column.csv)}'
+            )
 
     def _as_listed(self, names: Sequence[str], codes_N: NDArray[np.int64]) -> tuple[list[str], NDArray[np.int64]]:
         """Return the listed classes, and the number of each row's among them."""
@@ -521,11 +544,20 @@ class FileSource:
         rule = dict(self.rules).get(str(self.label), ColumnRule())
         number = {rule.plain(name): code for code, name in enumerate(listed)}
         if unknown := [name for name in names if name not in number]:
+            are_padded = all(name.strip() in number for name in unknown)
+            advice = "; csv = { trim = true } leaves blanks round values out" if are_padded else ""
             raise BadInput(
                 f"{self.where}: label {self.label}: {_first_of(list(map(repr, unknown)))} not among task.classes "
-                f"({_first_of(listed)})"
+                f"({_first_of(listed)}){advice}"
             )
         return np.asarray([number[name] for name in names], np.int64)
+
+    def _no_label(self, column: Column, names: Sequence[str]) -> str:
+        """Return how to say that -1 means that a row has no label, where there is a class too many with it."""
+        if "-1" not in names or len(names) != self.num_classes + 1 or "-1" in column.csv.nulls:
+            return ""
+        listed = listed_as_missing("-1", column.csv)
+        return f'; if -1 means that a row has no label: unlabelled = "drop" and, for every column, {listed}'
 
     def _other_task(self, column: Column, num_found: int) -> str:
         """Return what the description has to say for as many classes as there are."""

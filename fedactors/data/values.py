@@ -201,7 +201,7 @@ def how_dates_are_read(text: str, pattern: Formats, csv: CsvFormat | None = None
     if text.startswith(_BEYOND):
         return f"{told}: infinite, or beyond the years of any calendar; write NULL, or leave such rows out"
     if NO_DAY.fullmatch(text.strip()):
-        listed = _listed_as_missing(text, CsvFormat() if csv is None else csv)
+        listed = listed_as_missing(text, CsvFormat() if csv is None else csv)
         return f"{told}: it means that a value is missing: {listed}; in a view write NULLIF(x, '{text}')"
     if (unit := _unit_since_1970(text)) and unit not in given:
         both = f"; where both occur: format = {_formats_text((*given, unit))}" if given != ("iso",) else ""
@@ -1206,13 +1206,14 @@ def how_it_is_read(text: str, csv: CsvFormat) -> str:
 _TRUTHS = {"t", "f", "y", "n", "yes", "no", "on", "off", "ja", "nein", "wahr", "falsch", "oui", "non", "vrai", "faux"}
 
 
-def _listed_as_missing(text: str, csv: CsvFormat) -> str:
+def listed_as_missing(text: str, csv: CsvFormat) -> str:
+    """Return how a description says that a text means that a value is missing."""
     listed = f"csv = {{ null = {json.dumps([*(csv.null or ()), text], ensure_ascii=False)} }}"
     return listed if csv.null is not None else f"{listed}, with NA and the like in that list where the file has them"
 
 
 def _as_missing(text: str, csv: CsvFormat) -> str:
-    listed = _listed_as_missing(text, csv)
+    listed = listed_as_missing(text, csv)
     if text.lower() in _TRUTHS:
         return "; if it means that something is so or not, its two texts are categories"
     if text.startswith("#") and text.endswith(("!", "?")):

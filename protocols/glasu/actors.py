@@ -108,6 +108,7 @@ class GraphClient(ProtectedClient):
 
     state: ClassVar[tuple[str, ...]] = (
         "parameters", "moments", "best", "releases", "local_secret", "num_changes", "feature_factor", "num_features",
+        "class_names", "names",
         *SecureSummand.state,
     )  # fmt: skip
 
@@ -120,6 +121,8 @@ class GraphClient(ProtectedClient):
         names: Sequence[str],
     ) -> None:
         super().__init__(names, survives_loss=config.on_party_loss == "continue")
+        self.names = tuple(names)
+        """Of all clients, in the order of their positions, for predictions."""
         self._config = config
         self._parts = tuple(parts)
         self._position = position
@@ -132,6 +135,7 @@ class GraphClient(ProtectedClient):
         self.feature_factor = 1.0
         """What the own features were multiplied by, for predictions on others."""
         self.num_features = 0
+        self.class_names: tuple[str, ...] = ()
         self.num_changes = 0
         """Of the parameters so far."""
         self.local_secret = b""
@@ -150,6 +154,7 @@ class GraphClient(ProtectedClient):
         self.feature_factor = self._local.factor
         check_degrees(config, self._local)
         self.num_features = self._local.features_NF.shape[1]
+        self.class_names = self._local.nodes.class_names
         self._network = Network.of(config, self.num_features, self._local.num_classes, self._position)
         backbones.check_layers(self._network, [0])
         self.parameters = self._first_parameters(self._common_seed)

@@ -159,6 +159,9 @@ def load_client(
     if common_seed is not None:
         local = renumber(local, np.random.default_rng([common_seed, 1]).permutation(local.graph.num_nodes))
     remarks = []
+    num_untrained = local.num_classes - len(np.unique(local.nodes.labels_N[local.nodes.train]))
+    if num_untrained:
+        remarks.append(f"{num_untrained} of {local.num_classes} classes have no training node: they are not learned")
     if not len(local.nodes.validation):
         late = "" if config.patience is None else f", and patience={config.patience} ends nothing"
         remarks.append(f"no validation nodes: nothing is selected, the last round stands{late}")
@@ -182,9 +185,7 @@ def load_new_client(
         graph_ = Adjacency(block.indptr, block.indices)
         loaded.append(ClientGraph(name, graph_, block.features, nodes, num_classes))
         ids = block.ids
-    sizes = {one.name: one.graph.num_nodes for one in loaded}
-    if len(set(sizes.values())) > 1:
-        raise BadInput(f"features: {sizes} nodes are not allowed: all parties hold the same nodes")
+    check_sizes({one.name: one.graph.num_nodes for one in loaded})
     arranged = arrange(config.special_case, loaded)
     local = arranged[position] if config.special_case == "simulated-centralised" else arranged[0]
     if config.scale_features and config.noise_multiplier > 0:
@@ -192,21 +193,28 @@ def load_new_client(
     return replace(local, features_NF=local.features_NF * np.float32(factor)), ids
 
 
+def check_sizes(num_nodes: Mapping[str, int]) -> None:
+    """Check that all parties hold as many nodes to predict, by party."""
+    if len(set(num_nodes.values())) > 1:
+        said = ", ".join(f"{number} of {name}" for name, number in num_nodes.items())
+        raise BadInput(f"features: {said} nodes are not allowed: all parties hold the same nodes, in the same order")
+
+
 def client_graph(name: str, block: GraphBlock) -> ClientGraph:
     """Return a loaded block as what a client trains on."""
-    nodes = NodeSplit(block.labels, block.train, block.validation, block.test)
+    nodes = NodeSplit(block.labels, block.train, block.validation, block.test, block.class_names)
     return ClientGraph(name, Adjacency(block.indptr, block.indices), block.features, nodes, block.num_classes)
 
 
 def renumber(local: ClientGraph, numbers_N: IntArray) -> ClientGraph:
     """Give node i the number ``numbers_N[i]``, so that what the server sees are shuffled numbers."""
     positions, nodes = np.argsort(numbers_N), local.nodes
-    moved = (np.sort(numbers_N[some]) for some in (nodes.train, nodes.validation, nodes.test))
+    train, validation, test = (np.sort(numbers_N[some]) for some in (nodes.train, nodes.validation, nodes.test))
     return replace(
         local,
         graph=adjacency(numbers_N[local.graph.edges], len(numbers_N)),
         features_NF=local.features_NF[positions],
-        nodes=NodeSplit(nodes.labels_N[positions], *moved),
+        nodes=replace(nodes, labels_N=nodes.labels_N[positions], train=train, validation=validation, test=test),
     )
 
 

@@ -42,6 +42,22 @@ from fedactors.secure_sums.actors import SecureSums, in_turn
 from fedactors.secure_sums.messages import Masked
 from fedactors.serving.parts import Part, softmax
 from fedactors.serving.predictions import LONGEST, Application, Outcomes, ask_writers
+from protocols.glasu import algorithm, privacy
+from protocols.glasu.actors import ProtectedClient
+from protocols.glasu.aggregation import add, average, concatenate
+from protocols.glasu.backbones import Network, Parameters, initial_parameters
+from protocols.glasu.config import GlasuConfig
+from protocols.glasu.data import (
+    GraphSource,
+    NewGraphPart,
+    check_degrees,
+    check_sizes,
+    load_new_client,
+    parts_of,
+    renumber,
+)
+from protocols.glasu.exported import settings_of
+from protocols.glasu.messages import Aggregated, Floats, Logits, Representation, SummedLogits
 
 _SERVER = "server"
 
@@ -58,6 +74,7 @@ class PredictingClient(ProtectedClient):
         names: Sequence[str],
     ) -> None:
         super().__init__(names)
+        self._names = tuple(names)
         self._config = config
         self._parts = tuple(parts)
         self._position = position
@@ -69,8 +86,14 @@ class PredictingClient(ProtectedClient):
     async def load(self) -> None:
         """Load parameters and graph."""
         config, state = self._config, self._stored.read()
+        if self._names != (trained := tuple(state["names"])):
+            raise BadInput(
+                f"data: the parties {', '.join(self._names)} are not allowed: the model was trained by "
+                f"{', '.join(trained)}, in this order"
+            )
         self._parameters = best_of(state)
         self.go_on_from(state)
+        self._class_names: tuple[str, ...] = state["class_names"]
         num_classes = len(self._parameters["classifier.bias"])
         blocks = {part.party: await self._load_new(part) for part in self._parts}
         local, self._ids = load_new_client(config, blocks, self._position, state["feature_factor"], num_classes)
@@ -85,7 +108,8 @@ class PredictingClient(ProtectedClient):
         needed = initial_parameters(network, rng, rng, dtype)
         if {name: one.shape for name, one in needed.items()} != {n: one.shape for n, one in self._parameters.items()}:
             raise BadInput(
-                f"features of {self.name}: {num_features} columns are not allowed: the model was trained on others"
+                f"features of {self.name}: {num_features} columns are not allowed: the model was trained on "
+                f"{state['num_features']}"
             )
 
     async def _load_new(self, part: NewGraphPart | GraphTablesPart) -> NewGraph:
@@ -169,9 +193,8 @@ class PredictingClient(ProtectedClient):
     async def write(self, order: PredictOrder) -> Predicted:
         """Write the file of predictions."""
         listing = Listing.of_ids(self._ids) if self._share is None else self._share.listing
-        names = () if self._share is None else self._share.class_names
         rows = np.arange(len(self._summed))
-        return listing.write(self.output(order.to), rows, softmax(self._summed), names, "multiclass")
+        return listing.write(self.output(order.to), rows, softmax(self._summed), self._class_names, "multiclass")
 
     def _work(self) -> Work:
         return Work("segment", algorithm.forward_operations(self._network, self._batch, range(self._config.num_layers)))
@@ -195,6 +218,7 @@ class PredictingServer(Server):
         if self._config.secure_aggregation:
             await self._sums.prepare(last + 2)
         parts = await clients.ask(lambda client: client.infer_lowest())
+        check_sizes({name: one.shape[0] if isinstance(one, Masked) else len(one.values) for name, one in parts.items()})
         for segment in range(last):
             sent = dict.fromkeys(clients.members, await self._aggregate(segment, parts))
             parts = await clients.ask_each(lambda client, below: client.infer(below), sent)
@@ -263,18 +287,18 @@ def part(config: GlasuConfig, party: str, states: Mapping[str, bytes]) -> Part:
         raise NoPart("--party: 'server' is not allowed: the server has no part of the model")
     state = actor_state(states, party)
     parameters = best_of(state)
-    preprocessing, names, more = None, tuple[str, ...](), dict[str, Any]()
+    preprocessing, more = None, dict[str, Any]()
     if (holder := f"{party}/nodes") in states:
         kept = actor_state(states, holder)
         preprocessing = Preprocessing.of(kept["preprocessing"], party)
-        names, more = tuple(kept["labels"].class_names), {"sparse_features": list(kept["vocabulary"])}
+        more = {"sparse_features": list(kept["vocabulary"])}
     num_classes = len(parameters["classifier.bias"])
     return Part(
         protocol="glasu",
         party=party,
         task="multiclass",
         num_classes=num_classes,
-        class_names=names,
+        class_names=tuple(state["class_names"]),
         parties=(party,),
         preprocessing=preprocessing,
         models={},

@@ -422,7 +422,7 @@ def test_a_given_query_over_codes_joins_as_its_refusal_says(cases):
 def test_a_given_file_without_names_is_read_by_names_and_trim(cases):
     folder = cases("18-uci-no-header")
     said = {"parties": "name all in their order: csv = { names =", "csv": "name all in their order: csv = { names =",
-            "header": "csv = { trim = true }", "blanks": "' <=50K', ' >50K' not among task.classes"}  # fmt: skip
+            "header": "csv = { trim = true }", "blanks": "(<=50K, >50K); csv = { trim = true }"}  # fmt: skip
     for name, words in said.items():
         with pytest.raises(BadInput) as refused:
             simulated("horizontal", folder / f"{name}.toml")

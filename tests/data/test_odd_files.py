@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import datetime
 import gzip
+import json
 import sqlite3
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas
 import pyarrow as pa
+import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
 from fedactors.data import readers
 from fedactors.data.columns import NO_ID, UNSEEN_ID, ColumnRule, kind_of
 from fedactors.data.databases import TableSource
+from fedactors.data.objects import table_of
 from fedactors.data.party_rows import with_clear_ids
 from fedactors.data.sources import FileSource
 from fedactors.data.values import CsvFormat
@@ -24,7 +29,8 @@ TEXT = ColumnRule(type="categorical")
 
 
 def read(path: Path, **more: Any) -> FileSource:
-    return FileSource(party="shop", path=str(path), task="regression", num_classes=1, **{"id_column": "id", **more})
+    usual: dict[str, Any] = {"task": "regression", "num_classes": 1, "id_column": "id"}
+    return FileSource(party="shop", path=str(path), **usual | more)
 
 
 def ids_of(path: Path, **more: Any) -> list[str]:
@@ -333,3 +339,113 @@ def test_time_spans_that_are_asked_for_as_dates_are_refused_with_their_file(tmp_
     pq.write_table(pa.table({"id": ["a"], "x": [datetime.timedelta(days=1)]}), tmp_path / "a.parquet")
     with pytest.raises(BadInput, match=r"^shop: .*a\.parquet: column x: holds time spans"):
         read(tmp_path / "a.parquet", rules=(("x", ColumnRule(type="datetime")),)).load()
+
+
+@pytest.mark.parametrize("kind", ["stream", "version 1"])
+def test_files_of_arrow_that_are_no_files_of_tables_are_told_with_what_makes_them_such(
+    tmp_path: Path, kind: str
+) -> None:
+    table, path = pa.table({"id": ["a", "b"], "x": [1.5, 2.5]}), str(tmp_path / "a.arrow")
+    if kind == "stream":
+        with pa.ipc.new_stream(path, table.schema) as writer:
+            writer.write_table(table)
+    else:
+        Path(path).write_bytes(b"FEA1" + bytes(96) + b"FEA1")
+    with pytest.raises(BadInput, match="stream of Arrow" if kind == "stream" else "Feather file of version 1") as told:
+        read(Path(path)).load()
+    call = str(told.value).partition(", as ")[2].removesuffix(" makes it of this one")
+    assert call.startswith("pyarrow.feather.write_feather(")
+    if kind == "stream":
+        made = str(tmp_path / "table.feather")
+        eval(call.replace("'table.feather'", "made"), {"pyarrow": pa, "path": path, "made": made})
+        assert read(Path(made)).load().features.tolist() == [[1.5], [2.5]]
+
+
+@pytest.mark.parametrize("values", ["periods", "intervals", "bins"])
+def test_values_of_pandas_alone_are_told_with_the_texts_that_are_read(tmp_path: Path, values: str) -> None:
+    periods = pandas.period_range("2024-01", periods=4, freq="M")
+    held = {"periods": periods, "intervals": pandas.interval_range(0, 4), "bins": pandas.cut(range(4), 2)}[values]
+    frame = pandas.DataFrame({"id": list("abcd"), "a column": held})
+    with pytest.raises(BadInput, match=r"column a column: holds values of pandas' type .* frame\['a column'\]") as told:
+        table_of(frame, "shop")
+    frame["a column"] = eval(str(told.value).partition("as ")[2].removesuffix(" makes them").rpartition("as ")[2])
+    assert len(set(table_of(frame, "shop")["a column"].to_pylist())) == (2 if values == "bins" else 4)
+    if values == "periods":
+        file = pandas.DataFrame({"id": list("abcd"), "x": held})
+        file.to_parquet(tmp_path / "a.parquet")
+        with pytest.raises(
+            BadInput, match=r"column x: holds values of pandas' type period.* frame\['x'\].astype\(str\)"
+        ):
+            read(tmp_path / "a.parquet").load()
+        file.assign(x=file["x"].astype(str)).to_parquet(tmp_path / "a.parquet")
+        months = (("x", ColumnRule(type="datetime", format="%Y-%m")),)
+        assert read(tmp_path / "a.parquet", rules=months).load().features[:2, 0].tolist() == [19723, 19754]
+
+
+def test_a_chart_is_no_sheet(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    sheet = book.active
+    for row in (["id", "x"], ["a", 1], ["b", 2]):
+        sheet.append(row)
+    chart = openpyxl.chart.BarChart()
+    chart.add_data(openpyxl.chart.Reference(sheet, min_col=2, min_row=1, max_row=3))
+    book.create_chartsheet("chart", 0).add_chart(chart)
+    book.save(tmp_path / "a.xlsx")
+    assert read(tmp_path / "a.xlsx").load().features.tolist() == [[1], [2]]
+    for cell in (cell for row in sheet["A1:B3"] for cell in row):
+        cell.value = None
+    sheet.delete_rows(1, 3)
+    book.save(tmp_path / "a.xlsx")
+    with pytest.raises(BadInput, match="the workbook has no sheet with cells; a chart is none"):
+        read(tmp_path / "a.xlsx").load()
+
+
+@pytest.mark.parametrize("ending", ["parquet", "feather"])
+def test_tensors_of_one_shape_are_a_column_for_each_value(tmp_path: Path, ending: str) -> None:
+    numbers = np.arange(12.0).reshape(3, 2, 2)
+    table = pa.table({"id": list("abc"), "x": pa.FixedShapeTensorArray.from_numpy_ndarray(numbers)})
+    path = tmp_path / f"a.{ending}"
+    pq.write_table(table, path) if ending == "parquet" else pyarrow.feather.write_feather(table, str(path))
+    block = read(path).load()
+    assert block.feature_names == ("x.0", "x.1", "x.2", "x.3")
+    assert block.features.tolist() == numbers.reshape(3, 4).tolist()
+    turned = pa.fixed_shape_tensor(pa.float64(), (2, 2), permutation=[1, 0])
+    tensors = pa.ExtensionArray.from_storage(turned, table["x"].chunk(0).storage)
+    pyarrow.feather.write_feather(pa.table({"id": list("abc"), "x": tensors}), str(tmp_path / "b.feather"))
+    with pytest.raises(BadInput, match="column x: holds tensors whose axes are permuted"):
+        read(tmp_path / "b.feather").load()
+
+
+@pytest.mark.parametrize("mark", ["?", "-", "--", "."])
+def test_a_label_that_may_mean_none_is_told_to_be_either(tmp_path: Path, mark: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id,x,y\n" + "".join(f"{row},{row}.5,{[mark, 'no', 'yes'][row % 3]}\n" for row in range(9)))
+    given: dict[str, Any] = {"label": "y", "task": "multiclass", "num_classes": 3}
+    with pytest.raises(BadInput) as told:
+        read(path, **given).load()
+    as_class, _, as_none = str(told.value).partition("if it means that a row has no label: ")
+    listed = json.loads(as_class.partition("classes = ")[2].partition(" under")[0])
+    block = read(path, **given, classes=tuple(listed)).load()
+    assert (block.class_names, len(block.ids)) == (tuple(listed), 9)
+    assert as_none.startswith(f'unlabelled = "drop" and csv = {{ null = ["{mark}"] }}')
+    labelled = read(path, **given | {"num_classes": 2}, unlabelled="drop", csv=CsvFormat(null=(mark,))).load()
+    assert (labelled.class_names, len(labelled.ids)) == (("no", "yes"), 6)
+
+
+def test_labels_that_are_marks_only_or_plus_and_minus_are_classes(tmp_path: Path) -> None:
+    for classes in ("-+", "?!", ["-", "--"]):
+        text = "".join(f"{row},{row}.5,{classes[row % 2]}\n" for row in range(6))
+        (tmp_path / "a.csv").write_text(f"id,x,y\n{text}")
+        block = read(tmp_path / "a.csv", label="y", task="binary", num_classes=2).load()
+        assert set(block.class_names) == set(classes)
+
+
+def test_a_class_of_minus_one_too_many_is_told_to_be_perhaps_no_label(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id,x,y\n" + "".join(f"{row},{row}.5,{row % 3 - 1}\n" for row in range(9)))
+    given: dict[str, Any] = {"label": "y", "task": "binary", "num_classes": 2}
+    with pytest.raises(BadInput, match=r"if -1 means that a row has no label: unlabelled = \"drop\" and, .*\[\"-1\"\]"):
+        read(path, **given).load()
+    block = read(path, **given, unlabelled="drop", csv=CsvFormat(null=("-1",))).load()
+    assert (block.class_names, len(block.ids)) == (("0", "1"), 6)

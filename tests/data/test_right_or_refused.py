@@ -8,6 +8,7 @@ import types
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import openpyxl
 import pandas
@@ -22,8 +23,9 @@ from fedactors.data.checks import check_data
 from fedactors.data.columns import ColumnRule
 from fedactors.data.description import load_description
 from fedactors.data.layouts.graph import EdgeFile
+from fedactors.data.layouts.relational import RelationalQuery, query_over_partitions
 from fedactors.data.objects import table_of
-from fedactors.data.query import KeyTypeError, QueryError, make_plan, parse_query, view_of
+from fedactors.data.query import KeyTypeError, QueryError, make_plan, parse_query, view_of, views_of
 from fedactors.data.readers import read_columns
 from fedactors.data.sources import FileSource
 from fedactors.data.values import Column, CsvFormat, Inexact, exact_texts, parse_date
@@ -78,6 +80,92 @@ def test_weights_of_edges_in_a_file_are_refused_as_those_of_objects(tmp_path, na
     assert data.part("b").load().num_nodes == 4
     with pytest.raises(BadInput, match=f"^a: {name} is not allowed: edges have no weights here"):
         data.part("a").load()
+
+
+@pytest.mark.parametrize("labels", [[1, 2, 1, 2], [0, 7, 0, 7], [-5, -4, -5, -4], [2**62, 2**62 + 1] * 2])
+def test_labels_of_nodes_are_the_classes_that_are_there(labels):
+    block = load(graph({**NODES, "labels": np.array(labels)}))
+    assert (block.num_classes, block.labels.tolist()) == (2, [0, 1, 0, 1])
+    assert block.class_names == tuple(map(str, labels[:2]))
+
+
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [
+        ([-1, 1, -1, 1], r"labels: -1 of node 0 of train .*leave the node out of train, or number classes from 0"),
+        ([[0], [1], [0], [1]], r"labels: shape \(4, 1\) .* such as labels\[:, 0\]"),
+        (["no", "yes"] * 2, r"labels: type .* \(-1: no label\), such as np.unique\(labels, return_inverse=True\)\[1\]"),
+        ([0, 0, 1, 2], "train: nodes of class 0 only are not allowed"),
+    ],
+)
+def test_labels_that_say_no_class_are_refused_with_what_helps(labels, told):
+    with pytest.raises(BadInput, match=told):
+        load(graph({**NODES, "labels": np.array(labels)}))
+    for helps in (np.ravel(labels), np.unique(np.ravel(labels), return_inverse=True)[1]):
+        if helps.dtype.kind == "i" and helps.min() == 0 and helps[0] != helps[1]:
+            assert load(graph({**NODES, "labels": helps})).num_classes == 2
+
+
+def test_a_node_without_a_label_is_of_no_class_and_of_no_part():
+    block = load(graph({**NODES, "labels": np.array([1, 3, 1, -1]), "test": np.zeros(0, np.int64)}))
+    assert (block.num_classes, block.class_names, block.labels[:3].tolist()) == (2, ("1", "3"), [0, 1, 0])
+
+
+@pytest.fixture(scope="module")
+def trained_graph(tmp_path_factory):
+    """A run on numbered nodes, whose classes are 1, 2 and 4; of the last none is to train on."""
+    labels = np.array([1, 2, 1, 2, 1, 2, 4, 1])
+    masks = {"train": np.arange(4), "validation": np.array([4, 5]), "test": np.array([6, 7])}
+    features = np.stack([labels == 2, np.arange(8) % 3], axis=1).astype(float)
+    parties = {name: {"edges": np.array([[0, 1], [2, 3]]), "features": features} for name in ("a", "b")}
+    return fedactors.simulate(
+        "glasu",
+        fedactors.graph(parties, nodes={"labels": labels, **masks}),
+        **{"num_clients": 2, "num_rounds": 20, "hidden_size": 4, "num_layers": 2},
+        out=tmp_path_factory.mktemp("runs"),
+    )
+
+
+def new_graph(run, to, ids=None, names=("a", "b"), **given):
+    features = np.array([[0, 1], [1, 2], [1, 0]], float)
+    parties = {name: {"edges": np.zeros((2, 0), int), "features": features} for name in names}
+    parties["b"] |= given
+    return run.predict(fedactors.graph(parties, nodes={} if ids is None else {"ids": ids}), to)
+
+
+def test_predictions_of_nodes_name_the_classes_of_training(trained_graph, tmp_path):
+    assert "1 of 3 classes have no training node: they are not learned" in trained_graph.summary.extra["remarks"]
+    new_graph(trained_graph, tmp_path / "new.csv", ids=["x", "y", "z"])
+    rows = pandas.read_csv(tmp_path / "new.csv", dtype={"prediction": str})
+    assert [name for name in rows.columns if name.startswith("prob")] == [f"probability_{name}" for name in (1, 2, 4)]
+    assert list(zip(rows["id"], rows["prediction"], strict=True)) == [("x", "1"), ("y", "2"), ("z", "2")]
+    trained_graph.export(tmp_path / "model")
+    assert fedactors.api.load_part(tmp_path / "model" / "a").class_names == ("1", "2", "4")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"ids": ["x", "y", "x"]}, "ids: x of 2 nodes is not allowed"),
+        ({"ids": ["x", "", "z"]}, "ids: a node without one"),
+        ({"ids": np.array([1.5, 2.5, np.nan])}, r"ids: type float64 .* texts by ids.astype\(str\)"),
+        ({"ids": ["x", "y"]}, r"ids: shape \(2,\) is not allowed: a has 3 nodes"),
+        ({"features": np.ones((2, 2))}, "features: 3 of a, 2 of b nodes are not allowed"),
+        ({"features": np.ones((3, 1))}, "features of b: 1 columns are not allowed: the model was trained on 2"),
+        ({"names": ("x", "b")}, "the parties x, b are not allowed: the model was trained by a, b, in this order"),
+        ({"names": ("b", "a")}, "the parties b, a are not allowed: the model was trained by a, b, in this order"),
+    ],
+)
+def test_nodes_to_predict_that_do_not_fit_are_one_line(trained_graph, tmp_path, given, told):
+    with pytest.raises(BadInput, match=told):
+        new_graph(trained_graph, tmp_path / "new.csv", **given)
+    assert not (tmp_path / "new.csv").exists()
+
+
+def test_there_are_nodes_to_predict(trained_graph, tmp_path):
+    nobody = {"edges": np.zeros((2, 0), int), "features": np.zeros((0, 2))}
+    with pytest.raises(BadInput, match=r"features of .: no nodes"):
+        trained_graph.predict(fedactors.graph({"a": nobody, "b": dict(nobody)}, nodes={}), tmp_path / "new.csv")
 
 
 # --- graphs in tables -------------------------------------------------------------------------------------------------
@@ -321,6 +409,15 @@ def test_what_is_no_column_is_one_line_with_its_name(value, told):
         table_of(value, "bank")
 
 
+@pytest.mark.parametrize("held", [pandas.DataFrame, dict])
+def test_sets_have_no_order_and_are_refused_and_sorted_they_are_lists(held):
+    sets = [{3, 1}, frozenset({2, 4})]
+    with pytest.raises(BadInput, match=r"column x: holds sets, .* as sorted\(one\) makes them"):
+        table_of(held({"id": ["a", "b"], "x": sets}), "bank")
+    made = table_of(held({"id": ["a", "b"], "x": [sorted(one) for one in sets]}), "bank")
+    assert made.column("x").to_pylist() == [[1, 3], [2, 4]]
+
+
 def test_tensors_that_torch_negates_when_they_are_read_are_read():
     assert table_of({"x": torch.tensor([1.5 + 1j, 2 - 2j]).conj().imag}, "bank").column("x").to_pylist() == [-1, 2]
 
@@ -381,6 +478,87 @@ def test_samples_that_single_precision_merges_are_refused_as_rows_of_tables(shap
 def test_views_whose_rows_are_one_of_several_choices_are_refused(sql):
     with pytest.raises(QueryError, match=r"in v is not supported \(.*: its rows may be others the next time"):
         view_of("v", sql, ["t"])
+
+
+CHOOSING = [
+    *("mode(x)", "mode(DISTINCT x)", "mode(x ORDER BY y)", "mode(x + 1)", "mode() WITHIN GROUP (ORDER BY x)"),
+    *("arg_max(x, y)", "arg_min(x, y)", "max_by(x, y)", "arg_max(x, y ORDER BY y)", "arg_max_null(x, y)"),
+    *("arg_max(x, y, 2)[2]", "first(x)", "last(x)", "any_value(x)", "arbitrary(x)", "first(x ORDER BY y DESC)"),
+    *("list(x)[1]", "string_agg(x, '')", "approx_quantile(x, 0.5)", "reservoir_quantile(x, 0.5)"),
+]
+
+
+@pytest.mark.parametrize("function", CHOOSING)
+def test_what_is_told_in_place_of_one_of_several_values_is_one_value(function):
+    with pytest.raises(QueryError) as refused:
+        view_of("v", f"SELECT id, {function} AS x FROM t GROUP BY id", ["t"])
+    told = str(refused.value).rpartition("the next time; write ")[2]
+    sql = view_of("v", f"SELECT id, {told} AS x FROM t GROUP BY id", ["t"]).sql
+    rows = pa.table({"id": [1, 1, 1, 1, 2], "x": [3, 5, 3, 5, 7], "y": [2, 2, 1, 1, None]})
+    first = {}
+    for order in ([0, 1, 2, 3, 4], [3, 2, 1, 0, 4], [1, 4, 0, 3, 2]):
+        t = rows.take(order)  # noqa: F841
+        found = dict(duckdb.sql(sql).fetchall())
+        assert found == (first := first or found)
+    assert first[1] in {"mode": (3, 4), "arg_": (3, [5, 3], [3, 5]), "firs": (3, 5), "last": (5,)}.get(
+        function[:4], (3, 4, [3, 3, 5, 5], "3355", 3.0, 4.0)
+    )
+
+
+def test_windows_and_samples_of_a_view_are_told_with_what_helps():
+    for sql, told, helps in (
+        ("row_number() OVER () AS n FROM t", r"write OVER \(ORDER BY", "row_number() OVER (ORDER BY x) AS n FROM t"),
+        ("x FROM t LIMIT 3", "choose rows by WHERE", "x FROM t WHERE x < 3"),
+        ("current_date AS d FROM t", "write a value", "DATE '2024-05-06' AS d FROM t"),
+    ):
+        with pytest.raises(QueryError, match=told):
+            view_of("v", f"SELECT id, {sql}", ["t"])
+        assert view_of("v", f"SELECT id, {helps}", ["t"])
+
+
+@pytest.mark.parametrize(
+    ("sql", "told", "helps"),
+    [
+        ("mode(b.x)", "MODE.* can be a view: WITH name AS", "mode(x ORDER BY x)"),
+        ("sum(b.x)", "SUM.* can be a view: WITH name AS", "sum(x)"),
+        (
+            "CASE WHEN b.x > 1 THEN 1 ELSE 0 END",
+            "CASE.* can be a view: WITH name AS",
+            "max(CASE WHEN x > 1 THEN 1 END)",
+        ),
+    ],
+)
+def test_what_is_computed_of_one_table_is_told_to_be_a_view(sql, told, helps):
+    with pytest.raises(QueryError, match=told):
+        parse_query(f"SELECT a.y, {sql} FROM a JOIN b ON a.k = b.k")
+    viewed = f"WITH v AS (SELECT k, {helps} AS x FROM b GROUP BY k) SELECT a.y, v.x FROM a JOIN v ON a.k = v.k"
+    plain, views = views_of(viewed, {"a": ["bank"], "b": ["shop"]})
+    assert [one.name for one in views] == ["v"]
+    assert parse_query(plain)
+
+
+def test_a_key_that_is_an_expression_is_told_as_a_query_has_it():
+    tables = {"a": {"k": "text", "y": "integer"}, "b": {"k": "text", "the key": "integer", "order": "integer"}}
+    plan = make_plan(
+        parse_query("SELECT a.y FROM a JOIN b ON CAST(a.k AS BIGINT) = CAST(b.k AS BIGINT)"), tables, label="y"
+    )
+    assert plan.edges[0].shown == "CAST(a.k AS BIGINT) = CAST(b.k AS BIGINT)"
+    with pytest.raises(
+        KeyTypeError, match=r"TRIM\(a.k\) is text, b.the key is integer; .*CAST\(TRIM\(a.k\) AS DOUBLE\)"
+    ):
+        make_plan(parse_query('SELECT a.y FROM a JOIN b ON TRIM(a.k) = b."the key"'), tables, label="y")
+    with pytest.raises(KeyTypeError, match=r'CAST\(b."order" AS BIGINT\) is integer'):
+        make_plan(parse_query('SELECT a.y FROM a JOIN b ON a.k = CAST(b."order" AS BIGINT)'), tables, label="y")
+
+
+def test_of_several_unknown_tables_the_first_is_told():
+    names = [f"t{number}" for number in range(9)]
+    sql = f"SELECT t0.x FROM t0 {' '.join(f'JOIN {name} ON t0.k = {name}.k' for name in names[1:])}"
+    query = RelationalQuery(
+        name="q", sql=sql, label="t0.y", task="binary", num_classes=2, categorical=(), holders=(("bank", "a", 0),)
+    )
+    with pytest.raises(QueryError, match="unknown table 't0'"):
+        query_over_partitions(query)
 
 
 @pytest.mark.parametrize(

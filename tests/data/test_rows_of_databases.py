@@ -10,6 +10,9 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+import fedactors
+from fedactors.data import databases
+from fedactors.data.checks import check_data
 from fedactors.data.databases import TableSource
 from fedactors.data.sources import FileSource
 from fedactors.errors import RowsChangedError
@@ -90,3 +93,40 @@ def test_a_changed_row_of_a_database_is_noticed(kind, tmp_path, request):
 
 def test_a_database_that_is_gone_is_told_by_whoever_reads_it(tmp_path):
     assert digest(source_over(TableSource(kind="sqlite", where=str(tmp_path / "none.db"), table="t")))
+
+
+def test_a_csv_file_of_a_query_is_parsed_once_while_it_is_held_and_again_when_it_changed(tmp_path, monkeypatch):
+    parsed, read = [], databases.read_arrays
+
+    def counted(path, *more):
+        parsed.append(path.name)
+        return read(path, *more)
+
+    monkeypatch.setattr(databases, "read_arrays", counted)
+    for name, column in (("a", "y"), ("b", "x")):
+        rows = "".join(f"{row:03d},{row % 2 if column == 'y' else row / 3:.4f}\n" for row in range(60))
+        (tmp_path / f"{name}.csv").write_text(f"k,{column}\n{rows}")
+    (tmp_path / "query.toml").write_text(
+        '[task]\ntype = "binary"\nlayout = "relational"\nlabel = "a.y"\n'
+        'sql = "SELECT a.y, b.x FROM a JOIN b ON a.k = b.k"\n[parties.a]\npath = "a.csv"\n[parties.b]\npath = "b.csv"\n'
+    )
+    run = fedactors.simulate("tablepuppet", tmp_path / "query.toml", num_rounds=1)
+    assert run.summary.extra["joined_rows"] + run.summary.extra["joined_test_rows"] == 60
+    # once by the check of the data, which warns, and once by its owner
+    assert parsed == ["a.csv", "b.csv"] * 2
+    parsed.clear()
+    check_data(tmp_path / "query.toml")
+    assert parsed == ["a.csv", "b.csv"]
+    source = TableSource(kind="csv", where=str(tmp_path / "b.csv"), table="b")
+    parsed.clear()
+    held = source.parsed()
+    assert source.describe() == {"k": "numeral", "x": "float"}
+    before = source.load()
+    assert len(parsed) == 1
+    (tmp_path / "b.csv").write_text((tmp_path / "b.csv").read_text().replace("19.3333", "99.3333"))
+    after = source.load()
+    assert before.column("x").to_pylist()[58:] == [19.3333, 19.6667]
+    assert after.column("x").to_pylist()[58:] == [99.3333, 19.6667]
+    del held
+    assert source.load().equals(after)
+    assert len(parsed) == 3

@@ -61,6 +61,7 @@ class UserNodes:
     labels: NDArray[np.int64]
     num_classes: int
     parts: NDArray[np.uint8]
+    class_names: tuple[str, ...]
 
 
 @message(
@@ -95,7 +96,6 @@ class NewNodes:
     """Lines of nodes that miss values here, and which."""
     lost: tuple[tuple[int, str], ...]
     """Other lines without a prediction, and why."""
-    class_names: tuple[str, ...]
 
 
 class NodeHolder(Client):
@@ -209,7 +209,8 @@ class NodeHolder(Client):
         """Return the own share of the graph to an actor of the own party."""
         assert self.labels is not None
         told = self.labels
-        return UserNodes(self._indptr, self._indices, self._features, told.labels, told.num_classes, self.parts)
+        graph = (self._indptr, self._indices, self._features)
+        return UserNodes(*graph, told.labels, told.num_classes, self.parts, told.class_names)
 
 
 class NewNodeHolder(NodeHolder):
@@ -235,7 +236,7 @@ class NewNodeHolder(NodeHolder):
         if state["preprocessing"] is None:
             raise BadInput(f"{self.name}: the run was stopped before its nodes were aligned: it has no trained model")
         trained = Preprocessing.of(state["preprocessing"], self.party)
-        self._known, self._names = tuple(state["vocabulary"]), tuple(state["labels"].class_names)
+        self._known = tuple(state["vocabulary"])
         self._block, self._x_ND = self._part.rows.load_new(trained)
 
     async def open(self) -> None:
@@ -274,7 +275,7 @@ class NewNodeHolder(NodeHolder):
         # who does not order the nodes knows of its own only whether all parties have them
         others = np.setdiff1d(np.arange(len(ids)), self.rows).tolist()
         lost = tuple((dict.fromkeys(others, "not at all parties") | self._lost).items())
-        return NewNodes(*graph, ids, self.rows, tuple(self._block.unusable.items()), lost, self._names)
+        return NewNodes(*graph, ids, self.rows, tuple(self._block.unusable.items()), lost)
 
 
 async def align_nodes(data: Any, runtime: Runtime, state_of: Callable[[str], StoredState] | None = None) -> list[str]:
@@ -331,6 +332,7 @@ async def load_nodes(actor: Actor, part: GraphTablesPart) -> GraphBlock:
         train=of_part[0],
         validation=of_part[1],
         test=of_part[2],
+        class_names=found.class_names,
     )
 
 
@@ -340,7 +342,6 @@ class NewShare:
 
     graph: NewGraph
     listing: Listing
-    class_names: tuple[str, ...]
 
 
 async def load_new_nodes(actor: Actor, part: GraphTablesPart) -> NewShare:
@@ -351,4 +352,4 @@ async def load_new_nodes(actor: Actor, part: GraphTablesPart) -> NewShare:
     }
     rejections |= {line: ("own", reason) for line, reason in found.unusable}
     graph = NewGraph(found.indptr, found.indices, found.features, np.array(found.ids)[found.lines])
-    return NewShare(graph, Listing({"id": list(found.ids)}, found.lines, rejections), found.class_names)
+    return NewShare(graph, Listing({"id": list(found.ids)}, found.lines, rejections))

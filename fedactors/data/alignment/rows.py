@@ -38,7 +38,7 @@ from fedactors.actors.context import Work
 from fedactors.actors.remote import CLIENT, DRIVER, SAME_PARTY, SERVER, remote
 from fedactors.data.alignment.ids import tell_partners
 from fedactors.data.columns import COLUMNS, NO_ID, FittedColumn, Preprocessing
-from fedactors.data.databases import SourceError, in_memory, rows_of
+from fedactors.data.databases import ParsedFile, SourceError, in_memory, rows_of
 from fedactors.data.datasets.catalogue import Task
 from fedactors.data.description import layout_of, load_description
 from fedactors.data.join import empty_join, hash_rows, partners_of
@@ -118,6 +118,7 @@ class JoinMember(Client):
         self._members = tuple(members)
         self.schemas: Schemas | None = None
         self._secret = b""
+        self._parsed: ParsedFile | None = None
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -200,7 +201,9 @@ class JoinMember(Client):
 
     def _columns(self) -> dict[str, str]:
         """Return the columns that the query is resolved with, and their kinds."""
-        return self._table_owner.partition.source.describe()
+        source = self._table_owner.partition.source
+        self._parsed = source.parsed()  # which is read as soon as all parties' columns are known
+        return source.describe()
 
     def _resolve(self, schemas: Schemas) -> None:
         self._plan = resolve_plan(self._query, schemas)
@@ -215,7 +218,9 @@ class JoinMember(Client):
             self._shuffle,
             dropped_for(self._rules),
         )
-        return await self.compute(read_rows, *args, work=Work("read-table"))
+        found = await self.compute(read_rows, *args, work=Work("read-table"))
+        self._parsed = None
+        return found
 
     @property
     def _shuffle(self) -> np.random.Generator:

@@ -5,7 +5,7 @@ User-provided graphs are described by a ``.toml`` file; its paths are relative t
 
     [task]
     layout = "graph"
-    nodes = "nodes.npz"        # labels (N), and train, validation, test: masks over the nodes, or node numbers
+    nodes = "nodes.npz"        # labels (N), -1: none; train, validation, test: masks over the nodes, or node numbers
 
     [parties.bank]
     file = "bank.npz"          # edges (2, E), features (N, F)
@@ -27,7 +27,7 @@ Shapes: N nodes (of tables: shared ones), E edges, F features of one client.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,8 @@ class GraphBlock:
     train: Index
     validation: Index
     test: Index
+    class_names: tuple[str, ...] = ()
+    """By number; empty where classes are called by their numbers."""
 
     @property
     def num_nodes(self) -> int:
@@ -213,6 +215,8 @@ def graph(dataset: str, num_clients: int, *, edge_share: float = 0.8, seed: int 
 
 _SPLITS = ("train", "validation", "test")
 _MOST_CLASSES = 65536
+UNLABELLED = -1
+"""What the labels' array has of a node without one."""
 
 
 @dataclass(frozen=True)
@@ -223,6 +227,8 @@ class NodeSplit:
     train: Index
     validation: Index
     test: Index
+    class_names: tuple[str, ...] = ()
+    """By number; empty where classes are called by their numbers."""
 
 
 def from_masks(
@@ -262,10 +268,11 @@ class GraphFiles:
             features=features_NF,
             columns=np.arange(features_NF.shape[-1]),
             labels=split.labels_N,
-            num_classes=int(split.labels_N.max(initial=0)) + 1,
+            num_classes=len(split.class_names),
             train=split.train,
             validation=split.validation,
             test=split.test,
+            class_names=split.class_names,
         )
 
     def load_new(self) -> NewGraph:
@@ -275,9 +282,20 @@ class GraphFiles:
             BadInput: a file that cannot be read, or arrays that do not fit together.
         """
         features_NF, (indptr, indices) = self._local(None)
+        if not len(features_NF):
+            raise BadInput(f"features of {self.party}: no nodes")
         ids = arrays_of(Path(self.nodes), "task.nodes").get("ids", np.arange(len(features_NF)))
         if ids.shape != (len(features_NF),):
             raise BadInput(f"ids: shape {ids.shape} is not allowed: {self.party} has {len(features_NF)} nodes")
+        if ids.dtype == object and all(isinstance(one, str) for one in ids):
+            ids = ids.astype(np.str_)
+        if ids.dtype.kind not in "iuU":
+            raise BadInput(f"ids: type {ids.dtype} is not allowed: give whole numbers, or texts by ids.astype(str)")
+        values, counts = np.unique(ids, return_counts=True)
+        if len(several := values[counts > 1]):
+            raise BadInput(f"ids: {several[0]!s} of {counts.max()} nodes is not allowed: give each node another id")
+        if "" in values:
+            raise BadInput("ids: a node without one is not allowed: give each node an id")
         return NewGraph(indptr, indices, features_NF, ids)
 
     def _local(self, num_known: int | None) -> tuple[npt.NDArray[np.float32], tuple[Index, Index]]:
@@ -321,20 +339,45 @@ class UserGraph:
 
 
 def read_nodes(path: Path) -> NodeSplit:
-    """Read labels and split; masks become node numbers.
+    """Read labels and split; masks become node numbers, and labels the numbers of the classes that are there.
 
     Raises:
-        BadInput: a missing array, or lengths that differ.
+        BadInput: a missing array, lengths that differ, or a node of the split without a label.
     """
     found = _arrays(path, ("labels", *_SPLITS), "task.nodes")
     labels = found["labels"]
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise BadInput(f"labels: type {labels.dtype} of shape {labels.shape} is not allowed: one whole number per node")
-    if labels.size and labels.max() >= _MOST_CLASSES:
-        raise BadInput(f"labels: {labels.max()} is not allowed: classes are 0 to at most {_MOST_CLASSES - 1}")
-    if len(np.unique(labels)) == 1:
-        raise BadInput(f"labels: {labels[0]} at every node is not allowed: there must be at least two classes")
-    labels_N = labels.astype(np.int64)
+    if labels.ndim != 1:
+        such = ", such as labels[:, 0]" if labels.ndim == 2 and labels.shape[1] == 1 else ""
+        raise BadInput(f"labels: shape {labels.shape} is not allowed: give one whole number per node{such}")
+    if labels.dtype.kind not in "iu":
+        raise BadInput(
+            f"labels: type {labels.dtype} is not allowed: give one whole number per node ({UNLABELLED}: no label), "
+            "such as np.unique(labels, return_inverse=True)[1]"
+        )
+    is_labelled = labels != UNLABELLED
+    classes, numbers = np.unique(labels[is_labelled], return_inverse=True)
+    if len(classes) > _MOST_CLASSES:
+        raise BadInput(f"labels: {len(classes)} classes are not allowed: at most {_MOST_CLASSES}")
+    labels_N = np.full(len(labels), UNLABELLED, np.int64)
+    labels_N[is_labelled] = numbers
+    split = _split_of(found, labels_N)
+    for name in _SPLITS:
+        nodes: Index = getattr(split, name)
+        known = nodes[(nodes >= 0) & (nodes < len(labels_N))]
+        if len(without := known[labels_N[known] == UNLABELLED]):
+            raise BadInput(
+                f"labels: {UNLABELLED} of node {without[0]} of {name} is not allowed: it is of no class; leave the "
+                f"node out of {name}, or number classes from 0"
+            )
+        if name == "train" and len(np.unique(labels_N[known])) == 1:
+            raise BadInput(f"train: nodes of class {classes[labels_N[known[0]]]} only are not allowed: two are needed")
+    if len(classes) == 1:
+        raise BadInput(f"labels: {classes[0]} at every node is not allowed: there must be at least two classes")
+    # a node without a label is in no part, and nobody looks
+    return replace(split, labels_N=np.maximum(labels_N, 0), class_names=tuple(map(str, classes.tolist())))
+
+
+def _split_of(found: Mapping[str, npt.NDArray[Any]], labels_N: Index) -> NodeSplit:
     for name in _SPLITS:
         if (shape := found[name].shape)[1:]:
             raise BadInput(
@@ -348,7 +391,8 @@ def read_nodes(path: Path) -> NodeSplit:
             raise BadInput(f"{name}: type {found[name].dtype} is not allowed: give three masks, or node numbers")
         if len(found[name]) == len(labels_N) > 2 and set(found[name].tolist()) <= {0, 1}:
             raise BadInput(f"{name}: only 0 and 1, one for each node, are not allowed: give a mask of booleans")
-    return NodeSplit(labels_N, *(found[name].astype(np.int64) for name in _SPLITS))
+    train, validation, test = (found[name].astype(np.int64) for name in _SPLITS)
+    return NodeSplit(labels_N, train, validation, test)
 
 
 def _arrays(path: Path, names: tuple[str, ...], where: str) -> dict[str, npt.NDArray[Any]]:
@@ -474,7 +518,7 @@ class EdgeFile:
             if pair[0] not in known:
                 raise BadInput(
                     f"{self._at(self.sparse)}: {node.row(row)}: node {pair[0]!r} is none of the {len(known)} nodes of "
-                    f"{self.party}, such as {next(iter(known), '')!r}; leave such rows out"
+                    f"{self.party}, such as {min(known, default='')!r}; leave such rows out"
                 )
             if (other := first.setdefault(pair, row)) < row:
                 raise BadInput(

@@ -77,7 +77,7 @@ def query_over_partitions(stated_query: RelationalQuery) -> Query:
     """
     query = parse_query(stated_query.sql)
     sources: dict[str, list[str]] = {}
-    for source in {source for parts in query.tables.values() for source, _ in parts}:
+    for source in dict.fromkeys(source for parts in query.tables.values() for source, _ in parts):
         held = [(t, p) for _, t, p in stated_query.holders if t == source]
         held = held or [(t, p) for _, t, p in stated_query.holders if t.lower() == source.lower()]
         if not held:

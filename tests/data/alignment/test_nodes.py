@@ -212,7 +212,7 @@ def test_new_nodes_are_predicted_at_the_party_with_the_labels_and_the_others_tol
     clear = {row["id"]: row for row in predicted(data_dir, run, "new-arrays.toml", tmp_path / "clear.csv")}
     for row in found:
         if not row["reason"]:
-            assert float(row["probability_yes"]) == pytest.approx(float(clear[row["id"]]["probability_1"]), abs=1e-6)
+            assert float(row["probability_yes"]) == pytest.approx(float(clear[row["id"]]["probability_yes"]), abs=1e-6)
     assert parts["bank"].class_names == ("no", "yes")
 
 
