@@ -34,20 +34,7 @@ from fedactors.protocols.glasu.actors import ProtectedClient
 from fedactors.protocols.glasu.aggregation import add, average, concatenate
 from fedactors.protocols.glasu.backbones import Network, Parameters, initial_parameters
 from fedactors.protocols.glasu.config import GlasuConfig
-from fedactors.protocols.glasu.data import GraphSource, NewGraphPart, check_degrees, load_new_client, parts_of, renumber
-from fedactors.protocols.glasu.exported import settings_of
-from fedactors.protocols.glasu.messages import Aggregated, Floats, Logits, Representation, SummedLogits
-from fedactors.runtime.interface import Costs, Runtime
-from fedactors.secure_sums.actors import SecureSums, in_turn
-from fedactors.secure_sums.messages import Masked
-from fedactors.serving.parts import Part, softmax
-from fedactors.serving.predictions import LONGEST, Application, Outcomes, ask_writers
-from protocols.glasu import algorithm, privacy
-from protocols.glasu.actors import ProtectedClient
-from protocols.glasu.aggregation import add, average, concatenate
-from protocols.glasu.backbones import Network, Parameters, initial_parameters
-from protocols.glasu.config import GlasuConfig
-from protocols.glasu.data import (
+from fedactors.protocols.glasu.data import (
     GraphSource,
     NewGraphPart,
     check_degrees,
@@ -56,8 +43,13 @@ from protocols.glasu.data import (
     parts_of,
     renumber,
 )
-from protocols.glasu.exported import settings_of
-from protocols.glasu.messages import Aggregated, Floats, Logits, Representation, SummedLogits
+from fedactors.protocols.glasu.exported import settings_of
+from fedactors.protocols.glasu.messages import Aggregated, Floats, Logits, Representation, SummedLogits
+from fedactors.runtime.interface import Costs, Runtime
+from fedactors.secure_sums.actors import SecureSums, in_turn
+from fedactors.secure_sums.messages import Masked
+from fedactors.serving.parts import Part, softmax
+from fedactors.serving.predictions import LONGEST, Application, Outcomes, ask_writers
 
 _SERVER = "server"
 
