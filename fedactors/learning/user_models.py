@@ -129,7 +129,7 @@ def check_model(spec: ModelSpec, *, split: bool = False, num_arguments: int = 1)
 
 
 def check_repeats(where: str, call: Callable[[int], Any], remedy: str) -> None:
-    """Check that code returns the same for the same after another call: what it keeps itself passes from client to client.
+    """Check that code returns the same for the same after another call: what it keeps would pass from client to client.
 
     Args:
         where: begins the error.

@@ -63,7 +63,7 @@ def test_mlflow_in_a_database_of_the_run(tmp_path):
 
 SEVERAL = """
 import contextlib, os, sys
-import fedactors
+from fedactors import api
 from fedactors.options import RunOptions
 
 def at(outputs, targets):
@@ -72,12 +72,12 @@ def at(outputs, targets):
 def fails(number, metrics):
     assert options.seeds != (2,) or number < 2, "a callback fails"
 
-known, settings = fedactors.api.find_protocol("horizontal"), {"num_clients": 2, "num_training": 40, "num_rounds": 2}
+known, settings = api.find_protocol("horizontal"), {"num_clients": 2, "num_training": 40, "num_rounds": 2}
 settings |= {"metric": at, "local_baseline": False}
 for seeds in ((0, 1), (2,)):
     options = RunOptions.checked(runtime="simulated", quiet=True, seeds=seeds, track=("mlflow",), out=sys.argv[1])
     with contextlib.suppress(AssertionError):
-        fedactors.api.execute(known, settings, options, callbacks=[fails])
+        api.execute(known, settings, options, callbacks=[fails])
 assert "MLFLOW_TRACKING_URI" not in os.environ
 """
 
