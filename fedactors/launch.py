@@ -738,7 +738,7 @@ def _close_failed(folder: RunFolder, recorder: FolderRecorder | None, error: Bas
             folder.write_bytes("error.txt", without_words(error).encode())
             error.add_note(f"details: {folder.location}/error.txt")
         if recorder is not None:
-            recorder.close()
+            recorder.close(finished=False)
         folder.finish(status)
     if recorder is not None:
         recorder.abandon()

@@ -136,6 +136,7 @@ def test_the_name_of_a_data_set_is_taken_from_the_folder(trained: Path) -> None:
         ("run mtcd --allow-import=", "--allow-import: '' is not allowed"),
         ("run mtcd --allow-import os:system", "--allow-import: needs --resume"),
         ("run mtcd --resume a --resume b", "--resume: is given twice"),
+        ("run mtcd --seeds 0 --seeds 1", "--seeds: is given twice"),
     ],
 )
 def test_a_flag_that_would_be_ignored_is_refused(words, said, capsys):

@@ -79,10 +79,11 @@ def test_a_line_of_settings(what: str, cell: str, names: dict[str, Any]) -> None
         assert run.summary.extra["local_parameters"]
 
 
-def test_the_lines_on_a_run(names: dict[str, Any], tmp_path: Path) -> None:
+def test_the_lines_on_a_run(names: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run = fedactors.simulate("horizontal", out=tmp_path, **SMALL, **DEALT)
     found = {code: eval(code, {**names, "run": run}) for code in CODE}
     files = {path.name for path in found['run.export("model")']["server"]}
     assert {"bottom.safetensors", "bottom.pt2", "bottom.onnx"} <= files
+    assert "torchvision" not in capfd.readouterr().err  # torch tells of libraries that nobody uses here
     assert found["run.rounds.to_pandas()"].shape[0] == SMALL["num_rounds"]
     assert "test/accuracy" in found["run"]._repr_html_()

@@ -78,9 +78,9 @@ def _arguments(name: str, flag: Flag) -> dict[str, Any]:
     told["metavar"] = flag.metavar
     if flag.read is not None:
         told["type"] = argument(flag.read)
-    if flag.repeats:
+    if default == ():
         return {**told, "action": "extend", "default": []}
-    return {**told, "action": _Once} if name == "resume" else told
+    return {**told, "action": _Once} if name in ("resume", "seeds") else told
 
 
 def argument(read: Read) -> Callable[[str], Any]:
@@ -121,7 +121,7 @@ def add_federation_flags(parser: argparse.ArgumentParser) -> None:
 def given_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options among parsed arguments, by name."""
     found = {name: value for name, value in vars(args).items() if name in FLAGS}
-    return {name: tuple(value) if FLAGS[name].repeats else value for name, value in found.items()}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
 
 
 def run_options(args: argparse.Namespace) -> RunOptions:

@@ -17,6 +17,7 @@ positions, those of a sequence where each has an output of its own.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -479,11 +480,24 @@ def _user_model(spec: ModelSpec) -> nn.Module:
 
 
 def _whole_numbers(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Give tokens as whole numbers to who looks them up: samples arrive as floats."""
+    """Give tokens as whole numbers to who looks them up: samples arrive as floats.
+
+    Raises:
+        BadInput: they are no whole numbers, which would be cut off in silence.
+    """
     first = inputs[0] if inputs else None
-    if isinstance(first, Tensor) and first.is_floating_point():
-        return (first.long(), *inputs[1:])
-    return inputs
+    if not (isinstance(first, Tensor) and first.is_floating_point()):
+        return inputs
+    tokens = first.long()
+    if torch.compiler.is_compiling():  # or exporting: there are no values
+        return (tokens, *inputs[1:])
+    with contextlib.suppress(RuntimeError):  # nobody can look into batched clients, which are measured one by one
+        if not torch.equal(tokens.to(first.dtype), first):
+            raise BadInput(
+                "model: it looks up tokens, and is given numbers that are not whole: standardised columns "
+                "(standardisation=none leaves them alone), or columns that are no tokens"
+            )
+    return (tokens, *inputs[1:])
 
 
 def _takes_shape(factory: Any) -> bool:

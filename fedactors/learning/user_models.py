@@ -30,7 +30,7 @@ import re
 import sys
 import sysconfig
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -123,8 +123,49 @@ def check_model(spec: ModelSpec, *, split: bool = False, num_arguments: int = 1)
             )
     if not output.requires_grad:
         raise BadInput(f"{where}: what it returns does not depend on its parameters")
+    _check_module_repeats(module, spec, where, num_arguments)
     if split:
         _check_split(module, spec, output, where, num_arguments)
+
+
+def check_repeats(where: str, call: Callable[[int], Any], remedy: str) -> None:
+    """Check that code returns the same for the same after another call: what it keeps would pass from client to client.
+
+    Args:
+        where: begins the error.
+        call: calls it with arguments that a number stands for, 0 or 1, and returns numbers.
+        remedy: ends the error.
+
+    Raises:
+        BadInput: it does not.
+    """
+    found = []
+    for number in (0, 1, 0):
+        with fork_draws(number):
+            found.append(np.array(call(number), np.float64))
+    if not np.array_equal(found[0], found[2], equal_nan=True):
+        raise BadInput(f"{where}: called again with the same it returns something else; {remedy}")
+
+
+_SEEDED = "draw from torch, random or numpy's global generators, which are seeded"
+
+
+def _check_module_repeats(module: torch.nn.Module, spec: ModelSpec, where: str, num_arguments: int) -> None:
+    kept = {name: value.clone() for name, value in module.named_buffers()}
+
+    def output_of(number: int) -> Array:
+        for name, value in module.named_buffers():  # these travel, or begin anew
+            value.copy_(kept[name])
+        x = torch.full((_BATCH, *spec.inputs), 1.0 - number, dtype=spec.dtype)
+        made: Array = module(*[x] * num_arguments).numpy()
+        return made
+
+    with torch.no_grad():
+        try:
+            output_of(0)
+        except Exception:
+            return  # ones are no samples of its kind
+        check_repeats(where, output_of, f"{_SEEDED}, and keep what changes in a buffer (shared_buffers)")
 
 
 def _built(spec: ModelSpec, where: str) -> torch.nn.Module:
@@ -139,8 +180,7 @@ def _built(spec: ModelSpec, where: str) -> torch.nn.Module:
     for name, value in module.state_dict().items():
         if isinstance(value, Tensor) and not (name in second and torch.equal(value, second[name])):
             raise BadInput(
-                f"{where}: {name!r} is another one each time that it is built: draw from torch, random or numpy's "
-                "global generators, which are seeded, or load it from a file"
+                f"{where}: {name!r} is another one each time that it is built: {_SEEDED}, or load it from a file"
             )
     return module
 
@@ -235,6 +275,13 @@ def check_loss(spec: ModelSpec, task: Task, address: str) -> None:
     if not spec.inputs:
         return
     where = f"loss: {code_name(address)} is not allowed"
+    loss = instance_of(find_code("loss", address))
+    for name, parameter in loss.named_parameters() if isinstance(loss, torch.nn.Module) else ():
+        if parameter.requires_grad:
+            raise BadInput(
+                f"{where}: its parameter {name!r} would never change: only the model's are trained; put it there, or "
+                "freeze it (requires_grad_(False))"
+            )
     output_BO = torch.zeros(_BATCH, *spec.output_shape, dtype=spec.dtype, requires_grad=True)
     kind = torch.long if task in ("multiclass", "tokens") else spec.dtype
     target_B = torch.zeros(_BATCH, *target_shape(task, spec), dtype=kind)
@@ -246,6 +293,12 @@ def check_loss(spec: ModelSpec, task: Task, address: str) -> None:
         raise BadInput(f"{where}: {said}") from error
     if not isinstance(value, Tensor) or value.ndim or not value.requires_grad:
         raise BadInput(f"{where}: it must return a scalar tensor that depends on the outputs, the mean over a batch")
+    drawn_BO = torch.randn(output_BO.shape, dtype=spec.dtype, generator=torch.Generator().manual_seed(0))
+
+    def loss_of(number: int) -> float:
+        return float(user_loss(address, drawn_BO if number else output_BO.detach(), target_B))
+
+    check_repeats(where, loss_of, f"{_SEEDED}, and keep nothing between calls")
 
 
 def check_metric(spec: ModelSpec, task: Task, address: str) -> None:
@@ -258,9 +311,14 @@ def check_metric(spec: ModelSpec, task: Task, address: str) -> None:
     if not spec.inputs:
         return
     classes, rest = spec.outputs if task in ("multiclass", "tokens") else 2, target_shape(task, spec)
-    output_NO = np.random.default_rng(0).normal(size=(4 * classes, *spec.output_shape))
     target_N = (np.arange(4 * classes * math.prod(rest)) % classes).reshape(4 * classes, *rest)
-    user_metrics(task, target_N, output_NO, address)
+
+    def numbers_of(number: int) -> list[float]:
+        output_NO = np.random.default_rng(number).normal(size=(4 * classes, *spec.output_shape))
+        return list(user_metrics(task, target_N, output_NO, address).values())
+
+    where = f"metric: {code_name(address)} is not allowed"
+    check_repeats(where, numbers_of, "make what it collects in anew each time, or give a torchmetrics object itself")
 
 
 def _shape_of(output_BO: Tensor) -> tuple[int, ...]:

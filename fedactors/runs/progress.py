@@ -364,8 +364,8 @@ class Tracker(Protocol):
     def log(self, round_index: int, metrics: Mapping[str, float]) -> None:
         """Take the metrics of one round."""
 
-    def close(self) -> None:
-        """Write everything and let go."""
+    def close(self, *, finished: bool = True) -> None:
+        """Write everything and let go; `finished` says whether the run came to its end."""
 
 
 class TensorBoardTracker:
@@ -381,7 +381,7 @@ class TensorBoardTracker:
         for key, value in metrics.items():
             self._writer.add_scalar(key, value, round_index)
 
-    def close(self) -> None:
+    def close(self, *, finished: bool = True) -> None:
         """Flush and close the event file."""
         self._writer.close()
 
@@ -391,7 +391,8 @@ class MlflowTracker:
 
     def __init__(self, folder: Path, name: str, config: Mapping[str, Any]) -> None:
         mlflow = _load("mlflow", "mlflow")
-        if not mlflow.is_tracking_uri_set():
+        self._is_ours = not mlflow.is_tracking_uri_set()
+        if self._is_ours:
             (folder / "mlflow").mkdir(exist_ok=True)
             mlflow.set_tracking_uri(f"sqlite:///{(folder / 'mlflow' / 'mlflow.db').resolve()}")
         self._mlflow = mlflow
@@ -400,12 +401,14 @@ class MlflowTracker:
         mlflow.log_params({key: str(value)[:500] for key, value in config.items()})
 
     def log(self, round_index: int, metrics: Mapping[str, float]) -> None:
-        """Log the metrics at their round."""
-        self._mlflow.log_metrics(dict(metrics), step=round_index)
+        """Log the metrics at their round, by names that MLflow takes: ``precision_3`` of ``precision@3``."""
+        self._mlflow.log_metrics({name.replace("@", "_"): value for name, value in metrics.items()}, step=round_index)
 
-    def close(self) -> None:
-        """End the run."""
-        self._mlflow.end_run()
+    def close(self, *, finished: bool = True) -> None:
+        """End the run, and leave the process's settings as they were: the next run has a database of its own."""
+        self._mlflow.end_run("FINISHED" if finished else "FAILED")
+        if self._is_ours:
+            self._mlflow.set_tracking_uri(None)
 
 
 class WandbTracker:
@@ -422,9 +425,9 @@ class WandbTracker:
         """Log the metrics at their round."""
         self._run.log(dict(metrics), step=round_index)
 
-    def close(self) -> None:
+    def close(self, *, finished: bool = True) -> None:
         """Finish the run."""
-        self._run.finish()
+        self._run.finish(exit_code=int(not finished))
 
 
 class CallbackTracker:
@@ -442,7 +445,7 @@ class CallbackTracker:
         """Hand the metrics of a round on."""
         self._call("round", round_index, dict(metrics))
 
-    def close(self) -> None:
+    def close(self, *, finished: bool = True) -> None:
         """Say that the run is over."""
         self._call("end", self._run)
 

@@ -357,14 +357,14 @@ class FolderRecorder:
         """Return this run's checkpoint `label`, or, without a label, the parent's that it resumes from."""
         return self._resume_from if label is None else self.folder.load_checkpoint(label)
 
-    def close(self) -> None:
+    def close(self, *, finished: bool = True) -> None:
         """Write the sums of the timeline, close the ledger, the trackers and the display; again does nothing."""
         if self._closed:
             return
         self._closed = True
         self._progress.close()
         for tracker in self._trackers:
-            tracker.close()
+            tracker.close(finished=finished)
         self.events.mark("totals", self.events.summary())
         self._ledger.flush()
         target = self.folder.path / LEDGER
@@ -384,7 +384,7 @@ class FolderRecorder:
             self._closed = True
             self._progress.close()
             for tracker in self._trackers:
-                tracker.close()
+                tracker.close(finished=False)
 
     def _inherited(self, parent: RunFolder | None, name: str) -> bytes:
         if parent is None or self._resume_from is None:

@@ -12,13 +12,15 @@ Shapes: N rows, D numbers of a row, E width of a contribution, O outputs, C clas
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import inspect
+import logging
 import math
 import warnings
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -323,7 +325,7 @@ def _write_programs(
         rows = (rows,)
     written = []
     path = folder / f"{name}.pt2"
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _without_notices():
         warnings.simplefilter("ignore")  # of torch's own parts
         try:
             exported = torch.export.export(module, example, dynamic_shapes=rows)
@@ -345,6 +347,18 @@ def _write_programs(
             return written
     programs[f"{name} (ONNX)"] = path.name
     return [*written, path]
+
+
+@contextlib.contextmanager
+def _without_notices() -> Iterator[None]:
+    """Keep quiet torch's notices of operators of libraries that are not installed."""
+    notices = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = notices.level
+    notices.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        notices.setLevel(level)
 
 
 def read_part(path: str | Path, allow_import: Collection[str] = (), model: Any = None) -> Part:

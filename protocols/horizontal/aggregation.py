@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from fedactors.errors import BadInput
 from fedactors.learning.models import ModelSpec, code_name, find_code, fork_draws
 from fedactors.learning.network import local_mask
-from fedactors.protocols.horizontal.config import HorizontalConfig
+from fedactors.learning.user_models import check_repeats
 from fedactors.runtime.snapshots import pack
 from fedactors.validation import first_line
 
@@ -121,10 +121,17 @@ def check_aggregation(config: HorizontalConfig, spec: ModelSpec) -> None:
         return
     size = int(np.count_nonzero(~local_mask(spec, config.local_parameters)))
     rng = np.random.default_rng(0)
-    state: dict[str, Any] = {MODEL: rng.normal(size=size).astype(np.float64 if config.float64 else np.float32)}
-    for number in range(2):
-        changes = [0.01 * rng.normal(size=size) for _ in range(_SITES)]
-        state = user_step(config.aggregation, state, changes, [1.0, 2.0, 3.0], number)
+    begin: dict[str, Any] = {MODEL: rng.normal(size=size).astype(np.float64 if config.float64 else np.float32)}
+    rounds = [[0.01 * rng.normal(size=size) for _ in range(_SITES)] for _ in range(2)]
+    made: list[dict[str, Any]] = []
+
+    def step(number: int) -> Any:
+        state = made[0] if number else begin
+        made.append(user_step(config.aggregation, state, rounds[number], [1.0, 2.0, 3.0], number))
+        return made[-1][MODEL]
+
+    where = f"aggregation: {code_name(config.aggregation)} is not allowed"
+    check_repeats(where, step, f"keep what it needs later in the state, {{{MODEL!r}: ..., 'momentum': ...}}")
 
 
 def _kind(value: Any) -> str:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import fedactors
+from fedactors.errors import BadInput
 
 CLIENTS, ROWS, WORDS, VOCABULARY = 3, 24, 8, 40
 
@@ -149,3 +150,19 @@ def test_tokens_are_whole_numbers_where_they_are_looked_up():
     spec = ModelSpec(name=run.config["model"], inputs=(WORDS,), outputs=VOCABULARY, positions=(WORDS,))
     found = build_model(spec, 0)(torch.tensor([[0.0, 39.0, 7.0]]))
     assert found.shape == (1, 3, VOCABULARY)
+
+
+def test_what_is_no_token_is_refused_where_tokens_are_looked_up():
+    """Standardised columns would be cut off to the first few tokens."""
+
+    class Near(nn.Module):
+        def __init__(self, inputs, outputs):
+            super().__init__()
+            self.words = nn.EmbeddingBag(VOCABULARY, outputs)
+
+        def forward(self, x):
+            return self.words(x.abs())
+
+    with pytest.raises(BadInput, match=r"numbers that are not whole: standardised columns \(standardisation=none"):
+        fedactors.simulate("horizontal", data(), model=Near, num_rounds=1)
+    fedactors.simulate("horizontal", data(), model=Near, num_rounds=1, standardisation="none")

@@ -115,9 +115,54 @@ def test_a_metric_of_torchmetrics():
     assert run.metrics["test/MulticlassAccuracy"] == pytest.approx(run.metrics["test/accuracy"], abs=1e-6)
 
 
+class Growing(torch.nn.Module):
+    """Keeps a count from call to call."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, outputs, targets):
+        self.calls += 1
+        return self.calls * functional.cross_entropy(outputs, targets)
+
+
+class Weighing(torch.nn.Module):
+    """Has parameters of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(10))
+
+    def forward(self, outputs, targets):
+        return functional.cross_entropy(outputs * self.weight, targets)
+
+
+class Meter:
+    """Collects rows over all measurements."""
+
+    def __init__(self):
+        self.right, self.rows = 0, 0
+
+    def __call__(self, outputs, targets):
+        self.right, self.rows = self.right + (outputs.argmax(1) == targets).sum(), self.rows + len(targets)
+        return self.right / self.rows
+
+
+ALONE = torch.Generator().manual_seed(0)
+
+
+def drawing(outputs, targets):
+    return functional.cross_entropy(outputs + torch.randn(outputs.shape, generator=ALONE), targets)
+
+
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
+        ({"loss": Growing()}, "loss: Growing is not allowed: called again with the same it returns something else"),
+        ({"loss": drawing}, "loss: drawing is not allowed: called again with the same it returns something else"),
+        ({"loss": Weighing}, "loss: Weighing is not allowed: its parameter 'weight' would never change"),
+        ({"metric": Meter()}, "metric: Meter is not allowed: called again with the same it returns something else"),
         ({"loss": lambda outputs, targets: outputs}, "loss: <lambda> is not allowed: it must return a scalar"),
         ({"loss": lambda outputs: outputs.sum()}, r"given outputs \(2, 10\) and 2 targets it fails: TypeError"),
         ({"loss": "hinge"}, "loss: 'hinge' is not allowed: give auto, or package.module:function"),

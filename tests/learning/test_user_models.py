@@ -68,6 +68,8 @@ def test_running_statistics_and_dropout_are_refused_in_a_split_network_only():
         ("too_wide", r"it returns \(2, 11\), not \(2, 10\)"),
         ("all_frozen", "all its parameters are frozen"),
         ("counting", r"buffer '1.seen' changes while it trains.*shared_buffers = \('seen',\)"),
+        ("counting_calls", "called again with the same it returns something else; draw from torch"),
+        ("drawing_alone", "called again with the same it returns something else; draw from torch"),
         ("unseeded", "'weight' is another one each time that it is built"),
         ("constant", "does not depend on its parameters"),
         ("nothing", "returned a NoneType, not a torch.nn.Module"),
@@ -83,6 +85,11 @@ def test_a_bad_one_is_refused_in_one_line(name, line):
     with pytest.raises(BadInput, match=line) as caught:
         check_model(spec(name))
     assert "\n" not in str(caught.value)
+
+
+def test_what_a_module_keeps_in_a_shared_buffer_or_does_not_use_is_allowed():
+    check_model(spec("counting_in_a_buffer"))
+    check_model(spec("looking_back"))
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 
 from fedactors.cli.main import main
+from fedactors.launch import resume_command
+from fedactors.options import RunOptions
 
 HERE = "tests.learning.user_networks"
 PUBSUB = ["pubsub-vfl", "num_epochs=2"]
@@ -57,6 +60,18 @@ def test_a_module_of_ones_own_is_trained_and_used(setting, tmp_path, capsys):
     assert f"--allow-import {named}" in capsys.readouterr().err
     assert run("predict", summary["run"], "--data", data, "--allow-import", named) == 0, capsys.readouterr().err
     assert json.loads(capsys.readouterr().out)["predictions"][0]["predicted"] > 0
+
+
+@pytest.mark.slow
+def test_each_code_of_a_run_may_be_allowed_by_a_flag_of_its_own(tmp_path, capsys):
+    named = [f"{HERE}:good", "torch.nn:CrossEntropyLoss"]
+    settings = ["num_clients=2", "num_training=40", "num_rounds=2", f"model={named[0]}", f"loss={named[1]}"]
+    assert run("run", "horizontal", *settings, "--runtime", "simulated", "--quiet") == 0, capsys.readouterr().err
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    options = RunOptions(seeds=(0,))
+    again = shlex.split(resume_command("run horizontal", summary["run"], options, named))
+    assert again.count("--allow-import") == 2
+    assert run(*again, "--quiet") == 0, capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -250,3 +250,41 @@ class FrozenTrunk(nn.Module):
 
 def frozen_trunk(inputs, outputs):
     return FrozenTrunk(inputs, outputs)
+
+
+class Remembering(nn.Module):
+    """Changes with each call: by a counter, by a generator that no seed reaches, or by a buffer that travels."""
+
+    shared_buffers = ("seen",)
+
+    def __init__(self, inputs, outputs, how):
+        super().__init__()
+        self.body, self.how, self.calls = good(inputs, outputs), how, 0
+        self.generator = torch.Generator().manual_seed(0)
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, x):
+        self.calls += 1
+        self.last = x  # harmless: nothing follows from it
+        if self.how == "generator":
+            x = x * torch.rand(x.shape, generator=self.generator)
+        if self.how == "buffer":
+            self.seen += 1
+            return self.body(x) / self.seen
+        return self.body(x) / (self.calls if self.how == "counter" else 1)
+
+
+def counting_calls(inputs, outputs):
+    return Remembering(inputs, outputs, "counter")
+
+
+def drawing_alone(inputs, outputs):
+    return Remembering(inputs, outputs, "generator")
+
+
+def counting_in_a_buffer(inputs, outputs):
+    return Remembering(inputs, outputs, "buffer")
+
+
+def looking_back(inputs, outputs):
+    return Remembering(inputs, outputs, "")

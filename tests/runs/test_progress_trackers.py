@@ -61,6 +61,45 @@ def test_mlflow_in_a_database_of_the_run(tmp_path):
     assert settings == {"batch_size": "8", "model": "mlp"}
 
 
+SEVERAL = """
+import contextlib, os, sys
+from fedactors import api
+from fedactors.options import RunOptions
+
+def at(outputs, targets):
+    return {"precision@3": 0.5}
+
+def fails(number, metrics):
+    assert options.seeds != (2,) or number < 2, "a callback fails"
+
+known, settings = api.find_protocol("horizontal"), {"num_clients": 2, "num_training": 40, "num_rounds": 2}
+settings |= {"metric": at, "local_baseline": False}
+for seeds in ((0, 1), (2,)):
+    options = RunOptions.checked(runtime="simulated", quiet=True, seeds=seeds, track=("mlflow",), out=sys.argv[1])
+    with contextlib.suppress(AssertionError):
+        api.execute(known, settings, options, callbacks=[fails])
+assert "MLFLOW_TRACKING_URI" not in os.environ
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("mlflow") is None, reason="mlflow is not installed")
+def test_mlflow_has_a_database_for_each_seed_and_says_which_run_failed(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW")}
+    environment |= {"PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "GIT_PYTHON_REFRESH": "quiet"}
+    words = [sys.executable, "-c", SEVERAL, str(tmp_path / "runs")]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = []
+    for path in sorted((tmp_path / "runs").glob("*/mlflow/mlflow.db"), key=lambda path: path.parts[-3][-1]):
+        with sqlite3.connect(path) as database:
+            found += database.execute("SELECT name, status FROM runs").fetchall()
+            measured = database.execute("SELECT value FROM metrics WHERE key = 'test/precision_3'").fetchall()
+        database.close()
+        assert measured == [(0.5,), (0.5,)]
+    assert [(name[-1], status) for name, status in found] == [("0", "FINISHED"), ("1", "FINISHED"), ("2", "FAILED")]
+
+
 @pytest.mark.skipif(find_spec("wandb") is None, reason="wandb is not installed")
 def test_wandb_offline(tmp_path):
     log("wandb", tmp_path / "run")

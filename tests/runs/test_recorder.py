@@ -191,7 +191,7 @@ class ListTracker:
     def log(self, round_index, metrics):
         self.seen.append((round_index, dict(metrics)))
 
-    def close(self):
+    def close(self, *, finished=True):
         self.closed += 1
 
 

@@ -95,6 +95,17 @@ def test_a_function_that_fails_in_a_later_round_ends_the_run_with_its_name():
         fedactors.simulate("horizontal", aggregation=late, **SMALL)
 
 
+class Momentum:
+    """Keeps its momentum where no checkpoint has it."""
+
+    def __init__(self):
+        self.momentum = 0.0
+
+    def __call__(self, state, updates, weights):
+        self.momentum = 0.9 * self.momentum + updates.mean(0)
+        return state | {"model": state["model"] + self.momentum}
+
+
 @pytest.mark.parametrize(
     ("function", "why"),
     [
@@ -109,6 +120,7 @@ def test_a_function_that_fails_in_a_later_round_ends_the_run_with_its_name():
             lambda state, updates, weights: state | {"own": object()},
             "a checkpoint cannot hold its state: state holds a",
         ),
+        (Momentum(), "called again with the same it returns something else; keep what it needs later in the state"),
         (lambda state, updates: state, "given state, 3 updates and weights it fails: TypeError"),
     ],
 )
