@@ -442,12 +442,14 @@ def _status(folder: SiteFolder, proposal: Proposal, ended: dict[str, str]) -> st
 
 def _runs(folder: SiteFolder) -> list[dict[str, Any]]:
     """Return every run that was proposed to a site, and how it stands, JSON-ready."""
-    from fedactors.federation.approval import kept_proposals
+    from fedactors.federation.approval import UNREADABLE, kept_proposals, unread_runs
     from fedactors.federation.audit_log import AUDIT, read
 
+    lines = read(folder.path / AUDIT)
+    unread = unread_runs(folder, lines)
     ended = {
         line["run"]: line["status"] + (f": {line['why']}" if line["status"] != "finished" and line.get("why") else "")
-        for line in read(folder.path / AUDIT)
+        for line in lines
         if line["what"] == "ended" and line.get("who") == "site" and {"run", "status"} <= line.keys()
     }
     return [
@@ -460,6 +462,17 @@ def _runs(folder: SiteFolder) -> list[dict[str, Any]]:
             "status": _status(folder, proposal, ended),
         }
         for run, proposal in kept_proposals(folder).items()
+        if run not in unread
+    ] + [
+        {
+            "run": run,
+            "coordinator": known.get("coordinator"),
+            "protocol": known.get("protocol"),
+            "purpose": None,
+            "data": None,
+            "status": UNREADABLE,
+        }
+        for run, known in unread.items()
     ]
 
 
@@ -503,12 +516,22 @@ def _budget(folder: SiteFolder, args: argparse.Namespace) -> int:
 
 
 def _about_run(folder: SiteFolder, args: argparse.Namespace) -> int:
-    from fedactors.federation.approval import decision, kept_proposals
+    from fedactors.federation.approval import (
+        UNREADABLE,
+        decision,
+        kept_proposals,
+        unanswered_proposals,
+        unread_runs,
+    )
+    from fedactors.federation.audit_log import AUDIT, read
 
-    known = kept_proposals(folder)
+    known, unread = kept_proposals(folder), unread_runs(folder, read(folder.path / AUDIT))
     run = _need(args.name, "RUN")
-    waiting = ", ".join(one for one, asked in known.items() if decision(folder, asked) is None)
-    run = one_run(run, known, f"was not proposed to {folder.name} (waiting for its answer: {waiting or 'none'})")
+    waiting = ", ".join(one.run for one in unanswered_proposals(folder))
+    otherwise = f"was not proposed to {folder.name} (waiting for its answer: {waiting or 'none'})"
+    run = one_run(run, {**known, **unread}, otherwise)
+    if run in unread:
+        raise BadInput(f"run: {run} {UNREADABLE}; what was logged of it: fedactors site audit {run}")
     proposal = known[run]
     if args.action == "show":
         shown = describe(folder, proposal)
@@ -604,14 +627,16 @@ class SiteSource:
     def show(self, run: str) -> ShownProposal | None:
         """Return a proposal as `site show` prints it."""
         from fedactors.cli.operator_page import ShownProposal
-        from fedactors.federation.approval import check_proposal, classes_of, kept_proposals
+        from fedactors.federation.approval import UNREADABLE, check_proposal, classes_of, kept_proposals
         from fedactors.inspection import most_at_one_actor
 
         folder = self._folder
         proposal = kept_proposals(folder).get(run)
-        if proposal is None:
+        status = next((one["status"] for one in _runs(folder) if one["run"] == run), None)
+        if status == UNREADABLE:
+            return ShownProposal(run=run, digest="", status="cannot be read", text="", problem=f"it {UNREADABLE}")
+        if proposal is None or status is None:
             return None
-        status = next(one["status"] for one in _runs(folder) if one["run"] == run)
         sides = ("left", "arrived")
         ends = [one for one in folder.log() if one["what"] == "ended" and one.get("run") == run]
         crossed = {side: [row for one in ends for row in one[side]] for side in sides} if ends else None

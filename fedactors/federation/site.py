@@ -425,8 +425,9 @@ class SiteProcess:
             run.end(*(gone if stopped is None else ("stopped", stopped)))
         self._driving = None
         self._be_idle()
-        if waiting is not None and decision(self.folder, waiting) is None:
-            decide(self.folder, waiting, approved=False, why="the coordinator went away")
+        if waiting is not None:
+            with contextlib.suppress(BadInput):  # somebody has answered, just now
+                decide(self.folder, waiting, approved=False, why="the coordinator went away")
 
     async def _drive(self, peer: str, run: str, in_turn: asyncio.Lock, body: memoryview) -> Any:
         """Do what the driver at the site `peer` asks of this site; what is long to read keeps its turn."""
@@ -581,8 +582,9 @@ class SiteProcess:
             BadInput: its person or its limits have stopped it, it came back as often as the policy allows, or actors
                 without data are hosted elsewhere than when it was proposed.
         """
-        known, answer = kept_proposal(self.folder, proposal.run), decision(self.folder, proposal)
-        is_same = known is not None and known.digest == proposal.digest and answer is not None and answer[0]
+        known = kept_proposal(self.folder, proposal.run)
+        answer = decision(self.folder, proposal) if known is not None and known.digest == proposal.digest else None
+        is_same = answer is not None and answer[0]
         lines = [line for line in self.folder.log() if line.get("run") == proposal.run] if is_same else []
         if not is_same or any(line["what"] == "ended" and line["status"] == "finished" for line in lines):
             return False
