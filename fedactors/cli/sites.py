@@ -493,25 +493,33 @@ def _list(folder: SiteFolder, args: argparse.Namespace) -> int:
 
 
 def _budget(folder: SiteFolder, args: argparse.Namespace) -> int:
-    from fedactors.federation.site_folder import as_logged, spent, taken_of
+    from fedactors.federation.site_folder import as_logged, gone_from, opened_on, read_otherwise, spent, taken_of
 
-    taken = spent(folder.log())
+    lines = folder.log()
+    taken, gone = spent(lines), gone_from(folder, lines)
     caps = {name: cap for name in folder.names() if (cap := folder.budget(name)) is not None}
     if args.format == "json":
-        logged = {
-            name: as_logged({"budget": cap, "taken": taken_of(folder, name, taken), **taken.get(name, {})})
+        logged: dict[str, Any] = {
+            name: as_logged({"budget": cap, "taken": taken_of(folder, name, lines), **taken.get(name, {})})
             for name, cap in caps.items()
+        }
+        logged |= {
+            name: {"budget": None, **as_logged({"taken": amount, **taken[name]})} for name, (amount, _) in gone.items()
         }
         print_json({"site": folder.name, "budgets": logged})
         return 0
-    if not caps:
+    if not (caps or gone):
         say("no data here have a budget")
         return 0
     rows = []
     for name, cap in caps.items():
-        others = [one for one in folder.with_budget(name) if one != name]
-        rows.append([name, str(cap), str(taken_of(folder, name, taken)), ", ".join(others) or "-"])
+        others = {*folder.with_budget(name), *(line["data"] for line in opened_on(folder, name, lines))} - {name}
+        rows.append([name, str(cap), str(taken_of(folder, name, lines)), ", ".join(sorted(others)) or "-"])
+    rows += [[name, "none now", str(amount), ", ".join(counts) or "-"] for name, (amount, counts) in gone.items()]
     print_table(["data", "budget", "taken", "with"], rows)
+    for name in caps:
+        if then := read_otherwise(folder, name, lines):
+            say(f"of what is taken of {name} some is of runs before: {then}")
     return 0
 
 
@@ -597,31 +605,31 @@ class SiteSource:
 
     def _budgets(self) -> list[dict[str, Any]]:
         from fedactors.federation.approval import kept_proposals
-        from fedactors.federation.site_folder import spent, taken_of
+        from fedactors.federation.site_folder import gone_from, opened_on, taken_of
 
         folder = self._folder
         caps = {name: cap for name in folder.names() if (cap := folder.budget(name)) is not None}
-        if not caps:
-            return []
         lines = folder.log()
         purposes = {run: one.purpose for run, one in kept_proposals(folder).items()}
-        taken = spent(lines)
         by_purpose = {
-            purpose: spent(line for line in lines if purposes.get(str(line.get("run"))) == purpose)
-            for purpose in dict.fromkeys(purposes.values())
+            purpose: [line for line in lines if purposes.get(str(line.get("run")), "train") == purpose]
+            for purpose in dict.fromkeys((*purposes.values(), "train"))
         }
         return [
             {
                 "data": name,
                 "budget": cap,
-                "left": cap.less(taken_of(folder, name, taken)),
+                "left": cap.less(taken_of(folder, name, lines)),
                 "taken": {
                     purpose: taken_of(folder, name, of)
                     for purpose, of in by_purpose.items()
-                    if not of.keys().isdisjoint(folder.with_budget(name))
+                    if opened_on(folder, name, of)
                 },
             }
             for name, cap in caps.items()
+        ] + [
+            {"data": name, "budget": None, "left": None, "taken": {"in all": amount}}
+            for name, (amount, _) in gone_from(folder, lines).items()
         ]
 
     def show(self, run: str) -> ShownProposal | None:

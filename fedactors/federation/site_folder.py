@@ -57,7 +57,7 @@ import ssl
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -434,17 +434,54 @@ def in_all(taken: Mapping[str, Amount]) -> Amount:
     return Amount(epsilon=epsilon, delta=delta) + taken.get(ANY, NOTHING)
 
 
-def taken_of(folder: SiteFolder, name: str, taken: Mapping[str, Mapping[str, Amount]]) -> Amount:
-    """Return what was taken of the rows that data read, under whatever name; `taken`: see `spent`."""
+def opened_on(folder: SiteFolder, name: str, lines: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the lines of a log by which runs opened that count for data.
+
+    These are runs on data that read the same, then or now, whatever they are called, and on data of the same name: a
+    file of another month has the same people, and what rows are other people's only a person knows.
+    """
+    names, read = {name, *folder.with_budget(name)}, folder.read_by(name)
+    return [
+        line
+        for line in lines
+        if line["what"] == "opened"
+        if line["data"] in names or _meet(read, {(where, table) for where, table in line.get("reads", ())})
+    ]
+
+
+def taken_of(folder: SiteFolder, name: str, lines: Collection[Mapping[str, Any]]) -> Amount:
+    """Return what was taken of the rows that data read, by the lines of a log; see `opened_on`."""
+    runs = {line["run"] for line in opened_on(folder, name, lines)}
     total = NOTHING
-    for one in folder.with_budget(name):
-        total += in_all(taken.get(one, {}))
+    for taken in spent(line for line in lines if line.get("run") in runs).values():
+        total += in_all(taken)
     return total
 
 
 def taken_before(folder: SiteFolder, name: str, run: str) -> Amount:
     """Return what other runs took of the rows that data read: what a run announces holds all that it has taken."""
-    return taken_of(folder, name, spent(line for line in folder.log() if line.get("run") != run))
+    return taken_of(folder, name, [line for line in folder.log() if line.get("run") != run])
+
+
+def read_otherwise(folder: SiteFolder, name: str, lines: Iterable[Mapping[str, Any]]) -> str:
+    """Return in a sentence that runs count for data which read another file then, under that name; empty: none do."""
+    read = folder.read_by(name)
+    for line in lines:
+        reads = line.get("reads", ()) if line["what"] == "opened" and line["data"] == name else ()
+        if reads and not _meet(read, {(where, table) for where, table in reads}):
+            return f"data.{name} read {reads[0][0]} then: if these are other people, give them another name"
+    return ""
+
+
+def gone_from(folder: SiteFolder, lines: Collection[Mapping[str, Any]]) -> dict[str, tuple[Amount, list[str]]]:
+    """Return of data that have no budget in site.toml now, or are not there, what was taken, and for what it counts."""
+    known = {name for name in folder.names() if folder.budget(name) is not None}
+    counts = {name: {line["data"] for line in opened_on(folder, name, lines)} for name in folder.names()}
+    return {
+        data: (in_all(taken), [name for name, those in counts.items() if data in those and name != data])
+        for data, taken in spent(lines).items()
+        if data not in known
+    }
 
 
 def check_budget(
@@ -469,7 +506,10 @@ def check_budget(
     before = taken_before(folder, name, proposal.run)
     if not (before + announced).within(cap):
         said = f"{where}: {announced} is not allowed"
-        raise BadInput(f"{said}: {before} of {cap} is taken already").telling(f"{said}: too little is left")
+        then = read_otherwise(folder, name, folder.log())
+        raise BadInput(f"{said}: {before} of {cap} is taken already{f'; {then}' if then else ''}").telling(
+            f"{said}: too little is left"
+        )
 
 
 # --- the data of a run ---
@@ -1293,14 +1333,14 @@ class SiteFolder:
 
         These themselves too, first: rows have one budget, by whatever name somebody asks for them.
         """
-        read = self._locations(name)
-        found = [one for one in self.names() if self.budget(one) is not None and _meet(read, self._locations(one))]
+        read = self.read_by(name)
+        found = [one for one in self.names() if self.budget(one) is not None and _meet(read, self.read_by(one))]
         return sorted(found, key=lambda one: one != name)
 
     def reads_same(self, name: str, other: str) -> bool:
         """Say whether data of two names read the same rows; of what has no such name any more, they may."""
         known = name in self._data and other in self._data
-        return name == other or not known or _meet(self._locations(name), self._locations(other))
+        return name == other or not known or _meet(self.read_by(name), self.read_by(other))
 
     def check_predicts(self, protocol: Protocol, trained: str) -> None:
         """Check that a model may predict that was trained on the data of this name; empty: on none of here.
@@ -1331,7 +1371,7 @@ class SiteFolder:
                 "counted there yet"
             ).telling(f"{self.name}: data.{name}.budget: predictions of such data are not counted there yet")
 
-    def _locations(self, name: str) -> set[tuple[str, str]]:
+    def read_by(self, name: str) -> set[tuple[str, str]]:
         """Return the files and addresses that data are read from, each with the table of it, where one is named."""
         found = self._table(name)
         tables = found.get("tables")

@@ -710,6 +710,8 @@ def _mapped_by(process: int) -> set[_Inode]:
 # --- the privacy budget ---
 
 _MEASURE_SECONDS = 1.0
+_MOST_READ = 100
+"""Files that a line of the log names; of more it names the folders."""
 
 
 class Unknown(FedactorsError):
@@ -771,7 +773,10 @@ class PrivacyBudget:
         self._is_open = True
         if self._announced is not None:
             data, announced = self._proposal.data[self._folder.name], as_logged({ANY: self._announced})[ANY]
-            self._folder.audit.add("opened", run=self._proposal.run, data=data, announced=announced)
+            reads = sorted(self._folder.read_by(data))  # whatever these data are called later
+            if len(reads) > _MOST_READ:
+                reads = sorted({(str(Path(where).parent), "") for where, _ in reads})
+            self._folder.audit.add("opened", run=self._proposal.run, data=data, announced=announced, reads=reads)
 
     async def watch(self) -> None:
         """Check once a second until the run is closed, also where nothing leaves."""
