@@ -583,7 +583,8 @@ def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteF
         first, fewest = next(iter(proposal.data)), config.min_aligned_rows
         found.append(
             f"{first} chooses which shared rows are aligned, and may say by a column of its data which of them are "
-            f"trained on: {fewest} at least of each (min_aligned_rows)"
+            f"trained on, validated and tested with, whatever shares the settings say: {fewest} at least are aligned, "
+            "and trained on (min_aligned_rows)"
         )
         found.append(
             f"which of them are test rows, and which are in a batch together, follows from a seed that "
@@ -1067,16 +1068,13 @@ def decision(folder: SiteFolder, proposal: Proposal) -> tuple[bool, str] | None:
     """Return whether a proposal is approved, and why or why not; None while nobody has decided.
 
     Raises:
-        BadInput: the answer is not what was written there, or of another proposal.
+        BadInput: the answer is not what was written there.
     """
     path = folder.path / PROPOSALS / f"{proposal.run}.decision.json"
     if not path.exists():
         return None
     try:
         found = json.loads(path.read_text())
-        is_approved, why, digest = bool(found["approved"]), str(found["why"]), found["digest"]
+        return bool(found["approved"]) and found["digest"] == proposal.digest, str(found["why"])
     except (ValueError, LookupError, TypeError):
         raise to_tell(f"{folder.name}: run {proposal.run} {UNREADABLE}") from None
-    if is_approved and digest != proposal.digest:
-        raise to_tell(f"{folder.name}: run {proposal.run} {UNREADABLE}")
-    return is_approved, why
