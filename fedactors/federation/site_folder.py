@@ -970,8 +970,8 @@ class FederationReader:
         if was_signed and not federation.is_signed:
             raise BadInput(f"{self.file}: signed: missing: get the signed file of {federation.name}'s organiser")
         revoked, problem = self._revoked(federation, Revoked(updated=lists))
-        standing = without_replaced(federation, {**known.met, **self._met})
-        return TakenFederation(without_revoked(standing, revoked), federation, text, revoked, problem)
+        current = without_replaced(federation, {**known.met, **self._met})
+        return TakenFederation(without_revoked(current, revoked), federation, text, revoked, problem)
 
     def met(self, taken: TakenFederation, site: str, shown_one: str) -> TakenFederation:
         """Return what holds once a site has shown a certificate: after its new one, the one before is refused.

@@ -501,10 +501,14 @@ class UsageWatch:
 
     def exceeded(self) -> str | None:
         """Return which limit the run has passed, by what, and what to do; None: none."""
-        self._look_at_shared_memory()
+        is_due = time.monotonic() - self._disk_seen > _DISK_SECONDS
         if self._most == RunLimits():
+            if is_due:
+                self._look_at_shared_memory()
+                self._disk_seen = time.monotonic()
             return None
-        if time.monotonic() - self._disk_seen > _DISK_SECONDS:
+        self._look_at_shared_memory()
+        if is_due:
             self._look_at_files()
         memory, cpu = self._measure()
         taken = {

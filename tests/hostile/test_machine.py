@@ -98,9 +98,9 @@ def left_in_shared_memory(how: str) -> str:
     """Return what a process does that writes 128 MiB there, ends when it hears so, and leaves them."""
     wait = "print(path, flush=True); sys.stdin.readline()"
     if how == "closed":
-        make = "file = open(path := '/dev/shm/left-by-a-run', 'wb'); file.write(data); file.flush()"
+        make = "file = open(path := f'/dev/shm/left-by-{os.getpid()}', 'wb'); file.write(data); file.flush()"
     elif how == "mapped":
-        make = "file = open(path := '/dev/shm/left-by-a-run', 'w+b'); file.write(data); file.flush(); "
+        make = "file = open(path := f'/dev/shm/left-by-{os.getpid()}', 'w+b'); file.write(data); file.flush(); "
         make += "memory = mmap.mmap(file.fileno(), len(data)); file.close()"
     elif how == "torch":
         make = "path = f'/dev/shm/torch_{os.getpid()}_7_0'; open(path, 'wb').write(data)"
@@ -110,12 +110,13 @@ def left_in_shared_memory(how: str) -> str:
     return f"import mmap, os, sys; data = bytes({GIB // 8}); {make}; {wait}"
 
 
+@pytest.mark.parametrize("is_limited", [True, False])
 @pytest.mark.parametrize("how", ["closed", "mapped", "torch", "pool"])
-def test_what_a_run_leaves_in_shared_memory_counts_and_goes_with_it(how: str) -> None:
+def test_what_a_run_leaves_in_shared_memory_counts_and_goes_with_it(how: str, is_limited: bool) -> None:
     """No process has it any more, and it is memory of the machine all the same."""
-    others = Path("/dev/shm/of-nobody-here")
+    others = Path(f"/dev/shm/of-nobody-{os.getpid()}")
     others.write_bytes(bytes(GIB // 8))
-    watch = UsageWatch(RunLimits(memory_gib=0.0625), list)
+    watch = UsageWatch(RunLimits(memory_gib=0.0625 if is_limited else None), list)
     path = Path("/dev/shm/nothing")
     try:
         others.write_bytes(bytes(GIB // 8))
@@ -127,7 +128,7 @@ def test_what_a_run_leaves_in_shared_memory_counts_and_goes_with_it(how: str) ->
             watch.exceeded()
             child.communicate("now")
         watch._disk_seen = -math.inf
-        assert "limits.memory_gib: it took 0.12" in (watch.exceeded() or "")
+        assert ("limits.memory_gib: it took 0.12" in (watch.exceeded() or "")) is is_limited
         watch.release()
         assert not path.exists()
         watch._disk_seen = -math.inf

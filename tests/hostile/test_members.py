@@ -173,7 +173,7 @@ def test_who_has_a_replaced_key_is_nobody_once_the_site_was_met_with_the_new_one
         return await dial(folder, there, hello, LIMITS, errors=errors_for(folder.name, BANK), **ends)
 
     async def work() -> None:
-        held = await knock(thief, "driver")  # the shop was met with no new key yet
+        held = await knock(thief)  # the shop was met with no new key yet
         await (await knock(world.folder(SHOP))).end()  # nor has it the new file
         assert not held.is_closed
         (world.path / SHOP / FEDERATION).write_text((world.path / BANK / FEDERATION).read_text())

@@ -293,6 +293,16 @@ def test_a_proposal_that_cannot_be_read_hides_no_other_and_waits_for_a_person(tm
     assert why_a_person(config, proposal, shop).startswith(f"the proposal of run {'a' * 16} cannot be read")
 
 
+def test_data_of_a_proposal_are_names(tmp_path: Path) -> None:
+    """What site.toml calls so decides what is read; no word that could be a path comes as far as that."""
+    world, protocol = World(tmp_path), find_protocol("pubsub-vfl")
+    settings = spell_infinities(as_dict(build(protocol.Config, {"on_party_loss": "stop"})))
+    made = make_proposal(world.folder(BANK), protocol, settings, "bank=customers,shop=orders", None)
+    for name in ("../bank/customers.csv", "/etc/passwd", "orders.csv/", "", "or\nders"):
+        with pytest.raises(BadInput, match=r"proposal: data\.shop: .* is not allowed: up to 60 letters"):
+            read_proposal({**as_tree(made), "data": {BANK: "customers", SHOP: name}})
+
+
 DAMAGE: dict[str, Callable[[Path, Path], None]] = {
     "damaged": lambda kept, answer: kept.write_bytes(kept.read_bytes()[:-20]),
     "changed": lambda kept, answer: kept.write_text(kept.read_text().replace('"seed": 0', '"seed": 1')),
@@ -330,6 +340,8 @@ def test_an_approved_proposal_that_is_not_what_was_written_is_told(
         decide(shop, one, approved=True)
     run = proposals[1].run
     DAMAGE[damage](kept, kept.with_suffix(".decision.json"))
+    if damage not in ("both gone", "both changed", "answer gone", "answer changed"):  # the log alone tells of these
+        assert approval.unreadable_proposals(shop) == [run]
     capsys.readouterr()
     assert main(["site", "runs", "--folder", str(shop.path), "--format", "json"]) == 0
     statuses = {one["run"]: one for one in json.loads(capsys.readouterr().out)["runs"]}
