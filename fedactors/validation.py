@@ -12,6 +12,7 @@ import contextlib
 import difflib
 import glob
 import io
+import itertools
 import json
 import os
 import queue
@@ -55,6 +56,14 @@ def one_line(text: str, most: int = 2 * _SHOWN) -> str:
     """Return what somebody else wrote as a log or a terminal may show it: nothing in it that steers one, and cut."""
     said = "".join(char if char.isprintable() else "?" for char in text[:most])
     return said if len(text) <= most else f"{said}..."
+
+
+def short_line(text: str, most: int) -> str:
+    """Return what `one_line` does, cut to so many bytes, as JSON has it: one character may take twelve."""
+    said = one_line(text, most)
+    sizes = itertools.accumulate(len(json.dumps(char)) - 2 for char in said)
+    kept = sum(size <= most for size in sizes)
+    return said if kept == len(said) else f"{said[:kept]}..."
 
 
 def without_controls(text: str) -> str:

@@ -442,12 +442,14 @@ def _status(folder: SiteFolder, proposal: Proposal, ended: dict[str, str]) -> st
 
 def _runs(folder: SiteFolder) -> list[dict[str, Any]]:
     """Return every run that was proposed to a site, and how it stands, JSON-ready."""
-    from fedactors.federation.approval import kept_proposals
+    from fedactors.federation.approval import UNREADABLE, kept_proposals, unread_runs
     from fedactors.federation.audit_log import AUDIT, read
 
+    lines = read(folder.path / AUDIT)
+    unread = unread_runs(folder, lines)
     ended = {
         line["run"]: line["status"] + (f": {line['why']}" if line["status"] != "finished" and line.get("why") else "")
-        for line in read(folder.path / AUDIT)
+        for line in lines
         if line["what"] == "ended" and line.get("who") == "site" and {"run", "status"} <= line.keys()
     }
     return [
@@ -460,6 +462,17 @@ def _runs(folder: SiteFolder) -> list[dict[str, Any]]:
             "status": _status(folder, proposal, ended),
         }
         for run, proposal in kept_proposals(folder).items()
+        if run not in unread
+    ] + [
+        {
+            "run": run,
+            "coordinator": known.get("coordinator"),
+            "protocol": known.get("protocol"),
+            "purpose": None,
+            "data": None,
+            "status": UNREADABLE,
+        }
+        for run, known in unread.items()
     ]
 
 
@@ -480,35 +493,53 @@ def _list(folder: SiteFolder, args: argparse.Namespace) -> int:
 
 
 def _budget(folder: SiteFolder, args: argparse.Namespace) -> int:
-    from fedactors.federation.site_folder import as_logged, spent, taken_of
+    from fedactors.federation.site_folder import as_logged, gone_from, opened_on, read_otherwise, spent, taken_of
 
-    taken = spent(folder.log())
+    lines = folder.log()
+    taken, gone = spent(lines), gone_from(folder, lines)
     caps = {name: cap for name in folder.names() if (cap := folder.budget(name)) is not None}
     if args.format == "json":
-        logged = {
-            name: as_logged({"budget": cap, "taken": taken_of(folder, name, taken), **taken.get(name, {})})
+        logged: dict[str, Any] = {
+            name: as_logged({"budget": cap, "taken": taken_of(folder, name, lines), **taken.get(name, {})})
             for name, cap in caps.items()
+        }
+        logged |= {
+            name: {"budget": None, **as_logged({"taken": amount, **taken[name]})} for name, (amount, _) in gone.items()
         }
         print_json({"site": folder.name, "budgets": logged})
         return 0
-    if not caps:
+    if not (caps or gone):
         say("no data here have a budget")
         return 0
     rows = []
     for name, cap in caps.items():
-        others = [one for one in folder.with_budget(name) if one != name]
-        rows.append([name, str(cap), str(taken_of(folder, name, taken)), ", ".join(others) or "-"])
+        others = {*folder.with_budget(name), *(line["data"] for line in opened_on(folder, name, lines))} - {name}
+        rows.append([name, str(cap), str(taken_of(folder, name, lines)), ", ".join(sorted(others)) or "-"])
+    rows += [[name, "none now", str(amount), ", ".join(counts) or "-"] for name, (amount, counts) in gone.items()]
     print_table(["data", "budget", "taken", "with"], rows)
+    for name in caps:
+        if then := read_otherwise(folder, name, lines):
+            say(f"of what is taken of {name} some is of runs before: {then}")
     return 0
 
 
 def _about_run(folder: SiteFolder, args: argparse.Namespace) -> int:
-    from fedactors.federation.approval import decision, kept_proposals
+    from fedactors.federation.approval import (
+        UNREADABLE,
+        decision,
+        kept_proposals,
+        unanswered_proposals,
+        unread_runs,
+    )
+    from fedactors.federation.audit_log import AUDIT, read
 
-    known = kept_proposals(folder)
+    known, unread = kept_proposals(folder), unread_runs(folder, read(folder.path / AUDIT))
     run = _need(args.name, "RUN")
-    waiting = ", ".join(one for one, asked in known.items() if decision(folder, asked) is None)
-    run = one_run(run, known, f"was not proposed to {folder.name} (waiting for its answer: {waiting or 'none'})")
+    waiting = ", ".join(one.run for one in unanswered_proposals(folder))
+    otherwise = f"was not proposed to {folder.name} (waiting for its answer: {waiting or 'none'})"
+    run = one_run(run, {**known, **unread}, otherwise)
+    if run in unread:
+        raise BadInput(f"run: {run} {UNREADABLE}; what was logged of it: fedactors site audit {run}")
     proposal = known[run]
     if args.action == "show":
         shown = describe(folder, proposal)
@@ -574,44 +605,46 @@ class SiteSource:
 
     def _budgets(self) -> list[dict[str, Any]]:
         from fedactors.federation.approval import kept_proposals
-        from fedactors.federation.site_folder import spent, taken_of
+        from fedactors.federation.site_folder import gone_from, opened_on, taken_of
 
         folder = self._folder
         caps = {name: cap for name in folder.names() if (cap := folder.budget(name)) is not None}
-        if not caps:
-            return []
         lines = folder.log()
         purposes = {run: one.purpose for run, one in kept_proposals(folder).items()}
-        taken = spent(lines)
         by_purpose = {
-            purpose: spent(line for line in lines if purposes.get(str(line.get("run"))) == purpose)
-            for purpose in dict.fromkeys(purposes.values())
+            purpose: [line for line in lines if purposes.get(str(line.get("run")), "train") == purpose]
+            for purpose in dict.fromkeys((*purposes.values(), "train"))
         }
         return [
             {
                 "data": name,
                 "budget": cap,
-                "left": cap.less(taken_of(folder, name, taken)),
+                "left": cap.less(taken_of(folder, name, lines)),
                 "taken": {
                     purpose: taken_of(folder, name, of)
                     for purpose, of in by_purpose.items()
-                    if not of.keys().isdisjoint(folder.with_budget(name))
+                    if opened_on(folder, name, of)
                 },
             }
             for name, cap in caps.items()
+        ] + [
+            {"data": name, "budget": None, "left": None, "taken": {"in all": amount}}
+            for name, (amount, _) in gone_from(folder, lines).items()
         ]
 
     def show(self, run: str) -> ShownProposal | None:
         """Return a proposal as `site show` prints it."""
         from fedactors.cli.operator_page import ShownProposal
-        from fedactors.federation.approval import check_proposal, classes_of, kept_proposals
+        from fedactors.federation.approval import UNREADABLE, check_proposal, classes_of, kept_proposals
         from fedactors.inspection import most_at_one_actor
 
         folder = self._folder
         proposal = kept_proposals(folder).get(run)
-        if proposal is None:
+        status = next((one["status"] for one in _runs(folder) if one["run"] == run), None)
+        if status == UNREADABLE:
+            return ShownProposal(run=run, digest="", status="cannot be read", text="", problem=f"it {UNREADABLE}")
+        if proposal is None or status is None:
             return None
-        status = next(one["status"] for one in _runs(folder) if one["run"] == run)
         sides = ("left", "arrived")
         ends = [one for one in folder.log() if one["what"] == "ended" and one.get("run") == run]
         crossed = {side: [row for one in ends for row in one[side]] for side in sides} if ends else None

@@ -549,8 +549,8 @@ def why_a_person(config: Any, proposal: Proposal, folder: SiteFolder) -> str:
     is_new = proposal.purpose == "train"  # what goes on from a run has the query that was answered before
     if is_new and proposal.task.sql and proposal.task not in [one.facts for one in folder.policy.queries or ()]:
         return "its query, with this label and type, is not among policy.queries"
-    if unread := unreadable_proposals(folder):
-        return f"the proposal of run {unread[-1]} cannot be read, so that nobody knows what it was about"
+    if unread := unread_runs(folder, folder.log()):
+        return f"the proposal of run {list(unread)[-1]} cannot be read, so that nobody knows what it was about"
     if before := summed_before(config, proposal, folder):
         return f"run {before[-1].run} summed the same data among other organisations, or beside other data of theirs"
     return ""
@@ -583,7 +583,8 @@ def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteF
         first, fewest = next(iter(proposal.data)), config.min_aligned_rows
         found.append(
             f"{first} chooses which shared rows are aligned, and may say by a column of its data which of them are "
-            f"trained on: {fewest} at least of each (min_aligned_rows)"
+            f"trained on, validated and tested with, whatever shares the settings say: {fewest} at least are aligned, "
+            "and trained on (min_aligned_rows)"
         )
         found.append(
             f"which of them are test rows, and which are in a batch together, follows from a seed that "
@@ -712,8 +713,9 @@ def _earlier(folder: SiteFolder, run: str) -> Proposal:
     Raises:
         BadInput: none did.
     """
-    path = folder.path / PROPOSALS / f"{run}.json"
-    found = read_proposal(json.loads(path.read_text())) if RUN_ID.fullmatch(run) and path.exists() else None
+    found = kept_proposal(folder, run) if RUN_ID.fullmatch(run) else None
+    if found is None and RUN_ID.fullmatch(run) and any((folder.path / PROPOSALS).glob(f"{run}.*json")):
+        raise to_tell(f"{folder.name}: run {run} {UNREADABLE}, so nothing can go on from it")
     if found is None or (answer := decision(folder, found)) is None or not answer[0]:
         raise to_tell(f"{folder.name}: run {shown(run)} was never approved here, so nothing can go on from it")
     return found
@@ -832,12 +834,44 @@ def kept_proposal(folder: SiteFolder, run: str) -> Proposal | None:
         return None
 
 
+UNREADABLE = (
+    "cannot be read: its file in proposals/, or the answer there, is gone, damaged or changed, or of another version"
+)
+
+
 def unreadable_proposals(folder: SiteFolder) -> list[str]:
     """Return the runs that may have been approved, and nobody can read what they were about.
 
     Another version, or another hand, wrote their proposals or answers.
     """
     return [run for run, one in _all_approved(folder) if one is None]
+
+
+def unread_runs(folder: SiteFolder, lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return what a site's log says of the runs of `unreadable_proposals`, and of those that it has approved otherwise.
+
+    Args:
+        folder: the site's.
+        lines: of its log.
+    """
+    found: dict[str, dict[str, Any]] = {run: {} for run in unreadable_proposals(folder)}
+    known: dict[str, dict[str, Any]] = {}
+    for line in lines:
+        run = str(line.get("run"))
+        if line["what"] == "proposed":
+            known[run] = {name: line.get(name) for name in ("coordinator", "protocol")}
+        elif line["what"] == "approved" and not _is_approved(folder, run, line.get("proposal")):
+            found[run] = {}
+    return {run: known.get(run, {}) for run in found}
+
+
+def _is_approved(folder: SiteFolder, run: str, digest: object) -> bool:
+    """Say whether the files of a run are of the proposal of this digest, and approve it."""
+    path = folder.path / PROPOSALS / f"{run}.json"
+    with contextlib.suppress(BadInput, ValueError, LookupError, TypeError):
+        seen, answered = stamp(path), stamp(_answer_to(path))
+        return None not in (seen, answered) and _approved_digest(path, seen, answered) == digest
+    return False
 
 
 def unanswered_proposals(folder: SiteFolder) -> list[Proposal]:
@@ -864,8 +898,15 @@ def _all_kept(folder: SiteFolder) -> Iterator[tuple[str, Proposal | None]]:
 
 
 def _all_approved(folder: SiteFolder) -> Iterator[tuple[str, Proposal | None]]:
-    """Yield what was approved, as `_approved` keeps it, and None where that cannot be read."""
-    for path, one in _in_order(folder):
+    """Yield what was approved, as `_approved` keeps it, and None where that cannot be read, or is gone."""
+    kept = _in_order(folder)
+    gone = {path.name.partition(".")[0] for path in (folder.path / PROPOSALS).glob("????????????????.decision.json")}
+    for run in sorted(gone - {path.stem for path, _ in kept}):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            if not json.loads((folder.path / PROPOSALS / f"{run}.decision.json").read_text())["approved"]:
+                continue  # of the oldest that were rejected; see `_remove_rejected`
+        yield run, None
+    for path, one in kept:
         try:
             found = _approved(path, one, stamp(_answer_to(path)))
         except (BadInput, ValueError, LookupError, TypeError):
@@ -885,15 +926,27 @@ def _kept(path: Path, seen: object) -> Proposal:
     return read_proposal(json.loads(path.read_text()))
 
 
+@functools.cache
+def _approved_digest(path: Path, seen: object, answered: object) -> str | None:
+    """Return the digest of a proposal that was approved; None: it was not."""
+    return None if _approved(path, seen, answered) is None else _kept(path, seen).digest
+
+
 @functools.cache  # all are looked at in one order: of a cache with room for some, none would be found again
 def _approved(path: Path, seen: object, answered: object) -> Proposal | None:
-    """Return of a proposal that was approved what later ones are compared with, which is small; None: it was not."""
-    answer = {"approved": True, "digest": None} if answered is None else json.loads(_answer_to(path).read_text())
+    """Return of a proposal that was approved what later ones are compared with, which is small; None: it was not.
+
+    Raises:
+        BadInput, ValueError, LookupError, TypeError: it, or the answer, is not what was written there.
+    """
+    answer = {"approved": True} if answered is None else json.loads(_answer_to(path).read_text())
     if not answer["approved"]:
         return None
     whole = read_proposal(json.loads(path.read_text()))
-    if answer["digest"] != whole.digest:
+    if answered is None:
         return None
+    if answer["digest"] != whole.digest:
+        raise BadInput(f"run: {path.stem} {UNREADABLE}")
     config = {name: value for name, value in whole.config.items() if name == "secure_aggregation"}
     task = TaskFacts(layout=whole.task.layout, type=whole.task.type, classes=whole.task.classes)
     made: Proposal = replace(whole, config=config, task=task, budget={})  # type: ignore[type-var]
@@ -1012,9 +1065,16 @@ def stop_reason(folder: SiteFolder, run: str) -> str | None:
 
 
 def decision(folder: SiteFolder, proposal: Proposal) -> tuple[bool, str] | None:
-    """Return whether a proposal is approved, and why or why not; None while nobody has decided."""
+    """Return whether a proposal is approved, and why or why not; None while nobody has decided.
+
+    Raises:
+        BadInput: the answer is not what was written there.
+    """
     path = folder.path / PROPOSALS / f"{proposal.run}.decision.json"
     if not path.exists():
         return None
-    found = json.loads(path.read_text())
-    return bool(found["approved"]) and found["digest"] == proposal.digest, str(found["why"])
+    try:
+        found = json.loads(path.read_text())
+        return bool(found["approved"]) and found["digest"] == proposal.digest, str(found["why"])
+    except (ValueError, LookupError, TypeError):
+        raise to_tell(f"{folder.name}: run {proposal.run} {UNREADABLE}") from None

@@ -37,13 +37,13 @@ from fedactors.federation.identity import (
     verify,
 )
 from fedactors.runs.storage import PRIVATE_FILE, write_atomic
-from fedactors.validation import one_line
+from fedactors.validation import short_line
 
 AUDIT, JOURNALS = "audit.log", "journals"
 _FIRST = "0" * 64
 _TURNED = "turned"
 _LONGEST = 1000
-"""Characters of a text, which others may have written."""
+"""Bytes of a text, which others may have written."""
 
 
 class Journal:
@@ -123,7 +123,7 @@ class AuditLog:
 
 def _line(key: PrivateKey, what: str, facts: Mapping[str, Any], before: str, number: int) -> tuple[bytes, str]:
     """Return a signed line, and its digest."""
-    said = {name: one_line(fact, _LONGEST) if isinstance(fact, str) else fact for name, fact in facts.items()}
+    said = {name: short_line(fact, _LONGEST) if isinstance(fact, str) else fact for name, fact in facts.items()}
     line = {"number": number, "time": datetime.now(UTC).isoformat(), "what": what, **said, "before": before}
     raw = json.dumps({**line, "signature": sign(key, _content(line)).hex()}).encode()
     return raw + b"\n", hashlib.sha256(raw).hexdigest()

@@ -17,7 +17,7 @@ from collections.abc import Callable, MutableMapping
 from functools import partial
 from typing import Any
 
-from fedactors.errors import PartyLost, Refused
+from fedactors.errors import BadInput, PartyLost, Refused
 from fedactors.federation.identity import Member
 from fedactors.federation.relay import open_stream, open_websocket, through_relay
 from fedactors.federation.session import (
@@ -87,8 +87,13 @@ async def _meet(
                     member.host, member.port, ssl=folder.client_tls, server_hostname=member.name, limit=2 * PIECE_BYTES
                 )
             der = writer.get_extra_info("ssl_object").getpeercert(True)
-            if folder.federation.owner_of(der) != member.name:
+            try:
+                shown = folder.identified(der)
+            except BadInput as error:
+                raise Refused(member.name, f"{where} {error}") from None
+            if shown[0] != member.name:
                 raise Refused(member.name, f"{where} shows a certificate that is not {member.name}'s")
+            folder.met(*shown)
             clock = time.time() if hello.clock is None else hello.clock
             taken = connection.stream.taken if taken is None else taken
             about = (hello.federation, hello.purpose, hello.run, hello.assignment, clock, connection.session, taken)
@@ -176,9 +181,11 @@ async def accept(
         async with asyncio.timeout(limits.handshake):
             await start_tls(reader, writer, folder.server_tls, limits.handshake)
             certificate = writer.get_extra_info("ssl_object").getpeercert(True)
-            shown = folder.federation.identified(certificate)
-            if shown is None:
-                raise Broken(f"shows a certificate of no site of {folder.federation.name}")
+            try:
+                shown = folder.identified(certificate)
+            except BadInput as error:
+                raise Broken(str(error)) from None
+            folder.met(*shown)
             who = peer = shown[0]
             identified(peer)
             _, _, _, body = await read_piece(reader, limits, HANDSHAKE_BYTES)

@@ -775,7 +775,7 @@ class Member:
     port: int
     certificate: x509.Certificate
     previous: x509.Certificate | None = None
-    """The one before it, which it may show until it has the file with the new one."""
+    """The one before it, which it may show until it has shown the new one."""
     is_relayed: bool = False
     """Whether host and port are a relay's, through which it is called."""
     url: str = ""
@@ -818,11 +818,6 @@ class Federation:
         """Certificates of all CAs that certify its sites."""
         others = (read_certificate(one, "issuers", is_authority=True) for one in self.issuers)
         return self.issuer, *others
-
-    def owner_of(self, certificate: bytes) -> str | None:
-        """Return the site whose certificate (DER) this is."""
-        found = self.identified(certificate)
-        return None if found is None else found[0]
 
     def identified(self, certificate: bytes) -> tuple[str, str] | None:
         """Return the site that shows a certificate (DER) of TLS, and the fingerprint of the one that the file has."""
@@ -978,6 +973,20 @@ def federation_text(made: Federation, key: PrivateKey | None = None) -> str:
     if parse_federation(text, Path(FEDERATION)) != replace(made, is_signed=key is not None):
         raise BadInput(f"{FEDERATION}: it would be read as another federation")
     return text
+
+
+def without_replaced(federation: Federation, met: Mapping[str, str]) -> Federation:
+    """Return the federation without the certificates of before of sites that have shown the new one.
+
+    Args:
+        federation: as its file has it.
+        met: by site, SHA-256 of the new certificate that it has shown.
+    """
+    members = {
+        name: replace(member, previous=None) if met.get(name) == fingerprint(member.certificate) else member
+        for name, member in federation.members.items()
+    }
+    return replace(federation, members=members)
 
 
 def without_revoked(federation: Federation, revoked: Revoked) -> Federation:

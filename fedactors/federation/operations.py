@@ -58,7 +58,7 @@ from fedactors.federation.site_folder import LONGEST_FEDERATION, SiteFolder
 from fedactors.messages.codec import encode_parts
 from fedactors.plugins import discover
 from fedactors.runtime.failures import encode_error
-from fedactors.validation import one_line, shown, writing
+from fedactors.validation import one_line, short_line, shown, writing
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -139,7 +139,7 @@ class Operations:
         self._events[event] += 1
         run = self._about.get("run")
         line = {"time": as_time(time.time()), "site": self._folder.name, "event": event, "run": run}
-        self._say({**line, "text": one_line(text, _LONGEST)})
+        self._say({**line, "text": short_line(text, _LONGEST)})
         self._write()
 
     def tell_of(self, peer: str, event: str, text: str) -> None:

@@ -55,7 +55,7 @@ from fedactors.federation.session import decoded, parts_of
 from fedactors.messages.codec import Parts, decode, encode_parts
 from fedactors.messages.ledger import merged
 from fedactors.runs.party_states import StateLocations
-from fedactors.runs.storage import make_folder
+from fedactors.runs.storage import make_folder, remove_folders
 from fedactors.runtime import calls
 from fedactors.runtime.calls import CallPath
 from fedactors.runtime.compute import WallClock
@@ -414,7 +414,8 @@ class RayActorHost(ActorHost):
         with code_of(self._names[0], self._boundary.gate.book):
             host = await self._join()
         transport = self._transport = LocalTransport(DRIVER, host, True, self._call_timeout, self._boundary.unawaited)
-        self._folder = make_folder("transport")
+        remove_folders({"socket": lambda _: None})  # of a site's process that was killed
+        self._folder = make_folder("socket")
         known = {}
         for number, (name, address) in enumerate(self._boundary.gate.book.items()):
             if name not in self._names:

@@ -60,7 +60,7 @@ from fedactors.federation.session import (
 from fedactors.federation.site_folder import FederationReader
 from fedactors.messages.codec import encode_parts
 from fedactors.runtime.failures import encode_error, lasting, unforeseen
-from fedactors.validation import first_line, one_line
+from fedactors.validation import first_line, one_line, short_line
 
 if TYPE_CHECKING:
     from fedactors.federation.identity import Member
@@ -619,7 +619,7 @@ class Relay:
 
     def _tell(self, event: str, text: str, **facts: Any) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        self._say({"time": now, "event": event, **facts, "text": one_line(text, 1000)})
+        self._say({"time": now, "event": event, **facts, "text": short_line(text, 1000)})
 
     async def _look(self) -> None:
         """Cut what sites have open that the federation's file, as it is now, has no more."""
@@ -698,6 +698,9 @@ class Relay:
         by = next((one for one in certificates if _is_signed_by(one, self.federation, signature, words)), None)
         if by is None:
             raise Refused(who, f"says that it is {site}, and has not the key of a certificate of it that holds")
+        if (taken := self._reader.met(self._taken, site, fingerprint(by))) is not self._taken:
+            self._taken = taken
+            self._note()
         if what != FETCH and self._is_called_elsewhere(there := other if what == DIAL else site):
             raise Refused(who, f"repeats what {site} says to another relay: {there} is not called through this one")
         return site, fingerprint(by), what, other

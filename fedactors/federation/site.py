@@ -15,11 +15,7 @@ import asyncio
 import contextlib
 import ctypes
 import gc
-import grp
 import math
-import os
-import pwd
-import stat
 import sys
 import threading
 import time
@@ -28,7 +24,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -87,7 +82,7 @@ from fedactors.federation.session import (
     peer_address,
     value_of,
 )
-from fedactors.federation.site_folder import SiteFolder, to_tell
+from fedactors.federation.site_folder import SiteFolder, open_to_others, to_tell
 from fedactors.federation.site_run import CALLS, PAYLOADS, SiteRun, memory_of
 from fedactors.plugins import Protocol
 from fedactors.runtime.failures import errors_for, kind_of, lasting, refused_for, unforeseen
@@ -99,7 +94,7 @@ _LOOK_SECONDS = 0.2
 _MEASURE_SECONDS = 1.0
 _TELL_SECONDS = 2.0
 """Within which a driver hears that its run is stopped, before the others see that this site is gone."""
-_LONGEST_WHY = 300
+_LONGEST_WHY, _MOST_OPEN = 300, 20
 PROPOSAL_BYTES = 64 * 1024
 """Of what a driver may send before its proposal is approved; decoded, it takes four times as much."""
 ASK_SECONDS, AGAIN_SECONDS = 300.0, 60.0
@@ -193,9 +188,11 @@ class SiteProcess:
         folder.audit.add("started", site=folder.name, listen=folder.where)
         self._reject_unanswered()
         self._tell_of_lost_lines()
-        for path in _open_to_others(folder.path):
-            how = "700" if path.is_dir() else "600"
-            self._tell("folder", f"{path}: other users of this machine may write there: chmod {how}")
+        found = list(open_to_others(folder.path))
+        for problem in found[:_MOST_OPEN]:
+            self._tell("folder", problem)
+        if len(found) > _MOST_OPEN:
+            self._tell("folder", f"{folder.path}: so it is of {len(found) - _MOST_OPEN} other files there")
         self._operations.look()
         does = "listens at" if folder.relay is None else "is called through"
         self._tell("listens", f"{folder.name}: {does} {folder.where}, in the federation {folder.federation.name}")
@@ -428,8 +425,9 @@ class SiteProcess:
             run.end(*(gone if stopped is None else ("stopped", stopped)))
         self._driving = None
         self._be_idle()
-        if waiting is not None and decision(self.folder, waiting) is None:
-            decide(self.folder, waiting, approved=False, why="the coordinator went away")
+        if waiting is not None:
+            with contextlib.suppress(BadInput):  # somebody has answered, just now
+                decide(self.folder, waiting, approved=False, why="the coordinator went away")
 
     async def _drive(self, peer: str, run: str, in_turn: asyncio.Lock, body: memoryview) -> Any:
         """Do what the driver at the site `peer` asks of this site; what is long to read keeps its turn."""
@@ -584,8 +582,9 @@ class SiteProcess:
             BadInput: its person or its limits have stopped it, it came back as often as the policy allows, or actors
                 without data are hosted elsewhere than when it was proposed.
         """
-        known, answer = kept_proposal(self.folder, proposal.run), decision(self.folder, proposal)
-        is_same = known is not None and known.digest == proposal.digest and answer is not None and answer[0]
+        known = kept_proposal(self.folder, proposal.run)
+        answer = decision(self.folder, proposal) if known is not None and known.digest == proposal.digest else None
+        is_same = answer is not None and answer[0]
         lines = [line for line in self.folder.log() if line.get("run") == proposal.run] if is_same else []
         if not is_same or any(line["what"] == "ended" and line["status"] == "finished" for line in lines):
             return False
@@ -823,36 +822,6 @@ def within_bounds(seconds: float, work: Callable[..., T], *args: Any, is_unwante
         raise BadInput(f"proposal: {why[0]}") from None
     except MemoryError:
         raise BadInput(f"proposal: {too_large}") from None
-
-
-def _open_to_others(folder: Path) -> list[Path]:
-    """Return the folder, or what others of the machine may reach in it, where they may write policy and answers."""
-    others, writes = stat.S_IXGRP | stat.S_IXOTH, stat.S_IWGRP | stat.S_IWOTH
-    mode = _mode_for_others(folder.stat())
-    if mode & writes:
-        return [folder]
-    inside = []
-    for one in folder.iterdir() if mode & others else ():
-        with contextlib.suppress(FileNotFoundError):  # another process writes there
-            if not one.is_symlink() and _mode_for_others(one.lstat()) & writes:
-                inside.append(one)
-    return sorted(inside)
-
-
-def _mode_for_others(found: os.stat_result) -> int:
-    """Return the mode of a file without what it lets its group, if that is of this process's user alone (fsGroup)."""
-    is_alone = found.st_gid == os.getegid() and not _others_of(found.st_gid)
-    return found.st_mode & ~stat.S_IRWXG if is_alone else found.st_mode
-
-
-def _others_of(group: int) -> set[str]:
-    """Return the users of a group beside this process's."""
-    found = {user.pw_name for user in pwd.getpwall() if user.pw_gid == group and user.pw_uid != os.geteuid()}
-    with contextlib.suppress(KeyError):  # a group without a name
-        found |= set(grp.getgrgid(group).gr_mem)
-    with contextlib.suppress(KeyError):
-        found -= {pwd.getpwuid(os.geteuid()).pw_name}
-    return found
 
 
 def _check_hosts(then: Mapping[str, str], now: Mapping[str, str]) -> None:

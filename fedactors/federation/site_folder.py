@@ -5,7 +5,8 @@
     site.toml         name, listen, carrier, proxy, wait_seconds, key_passphrase, crl; [policy]; [data.NAME] with the
                       keys of a party in a parties.toml, its task, and its privacy budget
     key.pem           the site's key; certificate.pem is taken from the federation's file
-    known.json        the newest version of federation.toml and the newest revocation lists that were taken
+    known.json        the newest version of federation.toml and the newest revocation lists that were taken, and which
+                      sites were met with a new key
     key.next.pem      the next key, from `fedactors site renew`: it becomes the key as soon as the federation's file
                       certifies it, and the site's log says so, signed with both
 
@@ -44,17 +45,21 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
+import grp
 import hashlib
+import itertools
 import json
 import math
 import os
+import pwd
 import ssl
+import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -106,6 +111,7 @@ from fedactors.federation.identity import (
     read_private,
     read_revoked,
     tls,
+    without_replaced,
     without_revoked,
 )
 from fedactors.inspection import describe_protections
@@ -116,6 +122,7 @@ from fedactors.runs.storage import PRIVATE_FILE, json_bytes, write_atomic
 from fedactors.validation import (
     address_of,
     files_at,
+    first_line,
     library_address,
     path_of,
     read_text,
@@ -427,17 +434,54 @@ def in_all(taken: Mapping[str, Amount]) -> Amount:
     return Amount(epsilon=epsilon, delta=delta) + taken.get(ANY, NOTHING)
 
 
-def taken_of(folder: SiteFolder, name: str, taken: Mapping[str, Mapping[str, Amount]]) -> Amount:
-    """Return what was taken of the rows that data read, under whatever name; `taken`: see `spent`."""
+def opened_on(folder: SiteFolder, name: str, lines: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the lines of a log by which runs opened that count for data.
+
+    These are runs on data that read the same, then or now, whatever they are called, and on data of the same name: a
+    file of another month has the same people, and what rows are other people's only a person knows.
+    """
+    names, read = {name, *folder.with_budget(name)}, folder.read_by(name)
+    return [
+        line
+        for line in lines
+        if line["what"] == "opened"
+        if line["data"] in names or _meet(read, {(where, table) for where, table in line.get("reads", ())})
+    ]
+
+
+def taken_of(folder: SiteFolder, name: str, lines: Collection[Mapping[str, Any]]) -> Amount:
+    """Return what was taken of the rows that data read, by the lines of a log; see `opened_on`."""
+    runs = {line["run"] for line in opened_on(folder, name, lines)}
     total = NOTHING
-    for one in folder.with_budget(name):
-        total += in_all(taken.get(one, {}))
+    for taken in spent(line for line in lines if line.get("run") in runs).values():
+        total += in_all(taken)
     return total
 
 
 def taken_before(folder: SiteFolder, name: str, run: str) -> Amount:
     """Return what other runs took of the rows that data read: what a run announces holds all that it has taken."""
-    return taken_of(folder, name, spent(line for line in folder.log() if line.get("run") != run))
+    return taken_of(folder, name, [line for line in folder.log() if line.get("run") != run])
+
+
+def read_otherwise(folder: SiteFolder, name: str, lines: Iterable[Mapping[str, Any]]) -> str:
+    """Return in a sentence that runs count for data which read another file then, under that name; empty: none do."""
+    read = folder.read_by(name)
+    for line in lines:
+        reads = line.get("reads", ()) if line["what"] == "opened" and line["data"] == name else ()
+        if reads and not _meet(read, {(where, table) for where, table in reads}):
+            return f"data.{name} read {reads[0][0]} then: if these are other people, give them another name"
+    return ""
+
+
+def gone_from(folder: SiteFolder, lines: Collection[Mapping[str, Any]]) -> dict[str, tuple[Amount, list[str]]]:
+    """Return of data that have no budget in site.toml now, or are not there, what was taken, and for what it counts."""
+    known = {name for name in folder.names() if folder.budget(name) is not None}
+    counts = {name: {line["data"] for line in opened_on(folder, name, lines)} for name in folder.names()}
+    return {
+        data: (in_all(taken), [name for name, those in counts.items() if data in those and name != data])
+        for data, taken in spent(lines).items()
+        if data not in known
+    }
 
 
 def check_budget(
@@ -462,7 +506,10 @@ def check_budget(
     before = taken_before(folder, name, proposal.run)
     if not (before + announced).within(cap):
         said = f"{where}: {announced} is not allowed"
-        raise BadInput(f"{said}: {before} of {cap} is taken already").telling(f"{said}: too little is left")
+        then = read_otherwise(folder, name, folder.log())
+        raise BadInput(f"{said}: {before} of {cap} is taken already{f'; {then}' if then else ''}").telling(
+            f"{said}: too little is left"
+        )
 
 
 # --- the data of a run ---
@@ -694,6 +741,8 @@ class _Known:
     """By SHA-256 of an authority's certificate: the version of its file, and whether that was signed."""
     crl: dict[str, str] = field(default_factory=dict)
     """By issuer of a revocation list (DER): when that was made."""
+    met: dict[str, str] = field(default_factory=dict)
+    """By site that has a certificate of before: SHA-256 of the new one, once the site has shown it."""
 
 
 @dataclass(frozen=True)
@@ -747,6 +796,101 @@ def stamp(path: Path) -> tuple[int, int, int] | None:
     return found.st_mtime_ns, found.st_ino, found.st_size
 
 
+# --- other users of the machine ---
+
+
+def open_to_others(folder: Path) -> Iterator[str]:
+    """Yield what other users may put another policy or answer in the place of, each in a line with what to do.
+
+    That is the folder, what they reach in it, what its links lead to, and the folders on the way to all of these.
+    """
+    seen = {folder}
+    yield from _problem_of(folder, "700")
+    above = list(_way_to(folder))
+    for one, is_reached in _inside(folder, is_reached=_enter(folder)):
+        if one.is_symlink():
+            above += _way_to(one)
+            if one.is_dir():
+                inside = itertools.islice(_inside(one.resolve(), is_reached=True), _MOST_LINKED)
+                above += [other for other, is_open in inside if is_open]
+        elif is_reached:
+            yield from _problem_of(one, "700" if one.is_dir() else "600")
+    for one in above:
+        if one not in seen and not one.is_relative_to(folder):
+            yield from _problem_of(one, "go-w", is_elsewhere=True)
+        seen.add(one)
+
+
+def _inside(folder: Path, *, is_reached: bool) -> Iterator[tuple[Path, bool]]:
+    """Yield all that is in a folder, and whether others reach it."""
+    with contextlib.suppress(OSError):  # another process removes it
+        for one in sorted(folder.iterdir()):
+            yield one, is_reached
+            if one.is_dir() and not one.is_symlink():
+                yield from _inside(one, is_reached=is_reached and _enter(one))
+
+
+def _enter(folder: Path) -> bool:
+    """Say whether others may enter a folder."""
+    return bool(_mode_for_others(folder.stat()) & (stat.S_IXGRP | stat.S_IXOTH))
+
+
+def _way_to(path: Path) -> Iterator[Path]:
+    """Yield each folder and link that the system passes on its way to a path, and what that leads to."""
+    at, names = Path(path.anchor), list(path.parts[:0:-1])
+    yield at
+    for _ in range(_MOST_PARTS):
+        if not names:
+            return
+        name = names.pop()
+        one = at.parent if name == os.pardir else at / name
+        yield one
+        if not one.is_symlink():
+            at = one
+            continue
+        leads = Path(os.readlink(one))
+        if leads.is_absolute():
+            at, leads = Path(leads.anchor), leads.relative_to(leads.anchor)
+        names += reversed(leads.parts)
+
+
+_MOST_PARTS, _MOST_LINKED = 1000, 10_000
+"""Of a path with all that its links lead to, which may be a circle; and files of a folder that a link leads to."""
+
+
+def _problem_of(path: Path, mode: str, *, is_elsewhere: bool = False) -> Iterator[str]:
+    """Yield by what others may change a file, or put another in its place, with what to do."""
+    try:
+        found, is_fixed = path.lstat(), bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    except OSError:  # a link that leads nowhere, or another process has removed it
+        return
+    if found.st_uid not in (0, os.geteuid()):
+        yield f"{path}: another user of this machine owns it: chown {os.geteuid()}"
+    # in a folder with the sticky bit each file is changed by its owner only
+    is_kept = stat.S_ISLNK(found.st_mode) or (
+        is_elsewhere and stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+    )
+    if not (is_kept or is_fixed) and _mode_for_others(found) & (stat.S_IWGRP | stat.S_IWOTH):
+        yield f"{path}: other users of this machine may write there: chmod {mode}"
+
+
+def _mode_for_others(found: os.stat_result) -> int:
+    """Return the mode of a file without what it lets its group, if that is of this process's user alone (fsGroup)."""
+    is_alone = found.st_gid == os.getegid() and not _others_of(found.st_gid)
+    return found.st_mode & ~stat.S_IRWXG if is_alone else found.st_mode
+
+
+@functools.cache  # each file of a folder asks
+def _others_of(group: int) -> frozenset[str]:
+    """Return the users of a group beside this process's."""
+    found = {user.pw_name for user in pwd.getpwall() if user.pw_gid == group and user.pw_uid != os.geteuid()}
+    with contextlib.suppress(KeyError):  # a group without a name
+        found |= set(grp.getgrgid(group).gr_mem)
+    with contextlib.suppress(KeyError):
+        found -= {pwd.getpwuid(os.geteuid()).pw_name}
+    return frozenset(found)
+
+
 @dataclass(frozen=True)
 class TakenFederation:
     """A federation's file and its revocation lists, as they were taken."""
@@ -797,11 +941,13 @@ class FederationReader:
         self.crl = crl
         self._known_file = known
         self._before: TakenFederation | None = None
+        self._met: dict[str, str] = {}
 
     def now(self) -> object:
         """Return what changes when what is read does, or has ended."""
         until = None if self._before is None else self._before.revoked.until
-        return stamp(self.file), self.crl and stamp(self.crl), until is not None and until < datetime.now(UTC)
+        files = [one and stamp(one) for one in (self.file, self.crl, self._known_file)]
+        return files, until is not None and until < datetime.now(UTC)
 
     def read(self) -> TakenFederation:
         """Return what the files say.
@@ -824,7 +970,22 @@ class FederationReader:
         if was_signed and not federation.is_signed:
             raise BadInput(f"{self.file}: signed: missing: get the signed file of {federation.name}'s organiser")
         revoked, problem = self._revoked(federation, Revoked(updated=lists))
-        return TakenFederation(without_revoked(federation, revoked), federation, text, revoked, problem)
+        current = without_replaced(federation, {**known.met, **self._met})
+        return TakenFederation(without_revoked(current, revoked), federation, text, revoked, problem)
+
+    def met(self, taken: TakenFederation, site: str, shown_one: str) -> TakenFederation:
+        """Return what holds once a site has shown a certificate: after its new one, the one before is refused.
+
+        Args:
+            taken: what was taken.
+            site: which.
+            shown_one: SHA-256 of the certificate.
+        """
+        member = taken.federation.members.get(site)
+        if member is None or member.previous is None or shown_one != fingerprint(member.certificate):
+            return taken
+        self._met[site] = shown_one
+        return replace(taken, federation=without_replaced(taken.federation, self._met))
 
     def take(self, found: TakenFederation) -> None:
         """Take what was read, and note it, so that nothing older is taken from now on.
@@ -842,6 +1003,7 @@ class FederationReader:
             noted = _Known(
                 federation={**known.federation, issuer: (max(old[0], now[0]), old[1] or now[1])},
                 crl={one.hex(): then.isoformat() for one, then in newest.items()},
+                met={**known.met, **self._met},
             )
             if noted != known:
                 # also a command of root writes it
@@ -1030,9 +1192,40 @@ class SiteFolder:
         ends: dict[str, Any] = {"key": key, "certificate": certificate_path, "passphrase": self.passphrase}
         authorities = "".join((federation.authority, *federation.issuers))
         server, client = (tls(server=is_server, authorities=authorities, **ends) for is_server in (True, False))
+        # a site that has its new key is nobody else with the one before
+        taken = self._reader.met(taken, self.name, fingerprint(certificate))
         self._reader.take(taken)
         self.config_errors = taken.problem
         return _Membership(taken, server, client, until)
+
+    def identified(self, certificate: bytes) -> tuple[str, str]:
+        """Return the site that shows a certificate (DER) of TLS, and the fingerprint of the one that the file has.
+
+        Raises:
+            BadInput: it is no site's, or holds no longer.
+        """
+        taken = self._membership().taken
+        if (found := taken.federation.identified(certificate)) is not None:
+            return found
+        before = taken.certified.identified(certificate)
+        if before is not None and before[0] in taken.federation.members:
+            raise BadInput(
+                f"shows a certificate of {before[0]} that was replaced or revoked: the newest {FEDERATION} there turns "
+                "the site to its new key"
+            )
+        raise BadInput(f"shows a certificate of no site of {taken.federation.name}")
+
+    def met(self, site: str, shown_one: str) -> None:
+        """Take no certificate of before of a site that has shown its new one; see `FederationReader.met`."""
+        with self._lock:
+            member = self._member
+            if member is None or (taken := self._reader.met(member.taken, site, shown_one)) is member.taken:
+                return
+            self._member = replace(member, taken=taken)
+            try:
+                self._reader.take(taken)
+            except (OSError, BadInput) as error:  # until the next start it is known all the same
+                self.config_errors = f"the next start takes the old key of {site} again: {first_line(error)}"
 
     def _certified(self, federation: Federation) -> x509.Certificate:
         """Return this site's certificate, after taking its next key if it is that one's.
@@ -1093,7 +1286,7 @@ class SiteFolder:
         self.audit.add("federation", version=found.version, replaced=now.version, digest=digest, source=source)
         return True
 
-    @cached_property
+    @functools.cached_property
     def audit(self) -> AuditLog:
         """The site's log."""
         return AuditLog(self.path / AUDIT, self.key.path, self.passphrase)
@@ -1140,14 +1333,14 @@ class SiteFolder:
 
         These themselves too, first: rows have one budget, by whatever name somebody asks for them.
         """
-        read = self._locations(name)
-        found = [one for one in self.names() if self.budget(one) is not None and _meet(read, self._locations(one))]
+        read = self.read_by(name)
+        found = [one for one in self.names() if self.budget(one) is not None and _meet(read, self.read_by(one))]
         return sorted(found, key=lambda one: one != name)
 
     def reads_same(self, name: str, other: str) -> bool:
         """Say whether data of two names read the same rows; of what has no such name any more, they may."""
         known = name in self._data and other in self._data
-        return name == other or not known or _meet(self._locations(name), self._locations(other))
+        return name == other or not known or _meet(self.read_by(name), self.read_by(other))
 
     def check_predicts(self, protocol: Protocol, trained: str) -> None:
         """Check that a model may predict that was trained on the data of this name; empty: on none of here.
@@ -1178,7 +1371,7 @@ class SiteFolder:
                 "counted there yet"
             ).telling(f"{self.name}: data.{name}.budget: predictions of such data are not counted there yet")
 
-    def _locations(self, name: str) -> set[tuple[str, str]]:
+    def read_by(self, name: str) -> set[tuple[str, str]]:
         """Return the files and addresses that data are read from, each with the table of it, where one is named."""
         found = self._table(name)
         tables = found.get("tables")

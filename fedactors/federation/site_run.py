@@ -111,7 +111,7 @@ from fedactors.privacy.accounting import Planned, PrivacyRecord, Released, Unacc
 from fedactors.runs.folder import Checkpoint, RunFolder, is_here
 from fedactors.runs.metrics import json_line, jsonable
 from fedactors.runs.recorder import FolderRecorder
-from fedactors.runs.storage import PRIVATE_FILE, make_folder, remove_folders, start_of, write_atomic
+from fedactors.runs.storage import PRIVATE_FILE, make_folder, owner_of, remove_folders, start_of, write_atomic
 from fedactors.runtime import snapshots
 from fedactors.runtime.compute import ACCOUNT, WallClock
 from fedactors.runtime.failures import UnawaitedCall, errors_for, raised_by, refused_for, without_words
@@ -432,7 +432,8 @@ class UsageWatch:
 
     What actors take is counted by their processes, which are the site's own and those that it began. A process that
     computes in a thread of the site's is ended when it returns; one of its own at once. Of actors in an organisation's
-    own cluster these are `others`. Files count in the run's folders, and elsewhere as long as a process has them.
+    own cluster these are `others`. Files count in the run's folders, and elsewhere as long as a process has them. In
+    shared memory they count until they are gone, and go with the run.
 
     Args:
         most: that it may take.
@@ -463,6 +464,9 @@ class UsageWatch:
         self._adopted: set[psutil.Process] = set()
         """Processes that somebody else began and that are this one's now."""
         self._files_before = set(self._files())
+        self._shared_before = _bytes_in(_SHARED).keys()
+        self._left: dict[_Inode, Path] = {}
+        """Files in shared memory that processes of the run wrote to, or that have a name of theirs."""
         self._disk, self._shared, self._disk_seen = 0, 0, -math.inf
         """Bytes of files, and of those that are memory, and when they were counted."""
         self._memory_before, self._cpu_before = self._measure()
@@ -486,15 +490,25 @@ class UsageWatch:
         """Let the process have again what it could before the run."""
         for kind in (resource.RLIMIT_FSIZE, resource.RLIMIT_DATA):
             _bound(kind, self, None)
+        self._look_at_shared_memory()
+        for key, path in self._left.items():
+            with contextlib.suppress(OSError):
+                if _inode(path.lstat()) == key:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
         if self._adopts:
             self._adopts = _adopt(False)
         self._reap()
 
     def exceeded(self) -> str | None:
         """Return which limit the run has passed, by what, and what to do; None: none."""
+        is_due = time.monotonic() - self._disk_seen > _DISK_SECONDS
         if self._most == RunLimits():
+            if is_due:
+                self._look_at_shared_memory()
+                self._disk_seen = time.monotonic()
             return None
-        if time.monotonic() - self._disk_seen > _DISK_SECONDS:
+        self._look_at_shared_memory()
+        if is_due:
             self._look_at_files()
         memory, cpu = self._measure()
         taken = {
@@ -535,12 +549,35 @@ class UsageWatch:
         """
         inside = {key: size for folder in self._folders() for key, size in _bytes_in(folder).items()}
         outside = {key: one for key, one in self._files().items() if key not in self._files_before | inside.keys()}
-        shared = {key: one for key, one in outside.items() if one.is_memory}
+        shared = {key: one.size for key, one in outside.items() if one.is_memory} | self._size_of_left()
         # what is mapped is memory of its process, which is measured
         mapped = set().union(*(_mapped_by(process.pid) for process in self._processes())) if shared else set()
-        self._shared = sum(one.size for key, one in shared.items() if key not in mapped)
+        self._shared = sum(size for key, size in shared.items() if key not in mapped)
         self._disk = sum(inside.values()) + sum(one.size for one in outside.values() if not one.is_memory)
         self._disk_seen = time.monotonic()
+
+    def _look_at_shared_memory(self) -> None:
+        """Remember which files there are of the run: who closes one, or ends, leaves memory that is nobody's."""
+        processes = self._processes()
+        numbers = {process.pid for process in processes} | self._cpu.keys()
+        found = {key: path for process in processes for key, path in _shared_by(process.pid).items()}
+        with contextlib.suppress(OSError):
+            for path in _SHARED.iterdir():
+                name = _OF_TORCH.match(path.name)
+                if (owner_of(path.name) if name is None else int(name[1])) in numbers:
+                    with contextlib.suppress(OSError):
+                        found[_inode(path.lstat())] = path
+        self._left |= {key: path for key, path in found.items() if key not in self._shared_before}
+
+    def _size_of_left(self) -> dict[_Inode, int]:
+        """Return the bytes of memory of what is left in shared memory of the run."""
+        found: dict[_Inode, int] = {}
+        for key, path in list(self._left.items()):
+            with contextlib.suppress(OSError):
+                if _inode(path.lstat()) == key:
+                    inside = [path, *(path.rglob("*") if path.is_dir() else ())]
+                    found |= {_inode(file): file.st_blocks * 512 for file in map(os.lstat, inside)}
+        return found
 
     def _files(self) -> dict[_Inode, _OpenFile]:
         return {key: one for process in self._processes() for key, one in _open_files(process.pid).items()}
@@ -596,6 +633,13 @@ def _adopt(is_on: bool) -> bool:
 
 _Inode = tuple[int, int]
 """Device and number of a file."""
+_SHARED = Path("/dev/shm")
+_OF_TORCH = re.compile(r"torch_(\d+)_")
+"""Begins the name of torch's files there, with the number of their process."""
+
+
+def _inode(file: os.stat_result) -> _Inode:
+    return file.st_dev, file.st_ino
 
 
 class _OpenFile(NamedTuple):
@@ -629,6 +673,27 @@ def _open_files(process: int) -> dict[_Inode, _OpenFile]:
     return found
 
 
+def _shared_by(process: int) -> dict[_Inode, Path]:
+    """Return the files in shared memory that a process may write to, open or mapped, by name, on Linux."""
+    paths = set()
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{process}/fd"):
+            with contextlib.suppress(OSError):
+                path = os.readlink(f"/proc/{process}/fd/{name}")
+                if path.startswith(f"{_SHARED}/") and _is_written(process, name):
+                    paths.add(path)
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{process}/maps").read_text(errors="replace").splitlines():
+            _, mode, _, _, _, *name_of = line.split(maxsplit=5)
+            if "w" in mode and name_of and name_of[0].startswith(f"{_SHARED}/"):
+                paths.add(name_of[0])
+    found = {}
+    for path in paths:
+        with contextlib.suppress(OSError):  # it has no name any more
+            found[_inode(os.lstat(path))] = Path(path)
+    return found
+
+
 def _is_written(process: int, descriptor: str) -> bool:
     """Say whether a process may write to what it has open."""
     flags = re.search(r"^flags:\s*([0-7]+)$", Path(f"/proc/{process}/fdinfo/{descriptor}").read_text(), re.MULTILINE)
@@ -649,6 +714,8 @@ def _mapped_by(process: int) -> set[_Inode]:
 # --- the privacy budget ---
 
 _MEASURE_SECONDS = 1.0
+_MOST_READ = 100
+"""Files that a line of the log names; of more it names the folders."""
 
 
 class Unknown(FedactorsError):
@@ -710,7 +777,10 @@ class PrivacyBudget:
         self._is_open = True
         if self._announced is not None:
             data, announced = self._proposal.data[self._folder.name], as_logged({ANY: self._announced})[ANY]
-            self._folder.audit.add("opened", run=self._proposal.run, data=data, announced=announced)
+            reads = sorted(self._folder.read_by(data))  # whatever these data are called later
+            if len(reads) > _MOST_READ:
+                reads = sorted({(str(Path(where).parent), "") for where, _ in reads})
+            self._folder.audit.add("opened", run=self._proposal.run, data=data, announced=announced, reads=reads)
 
     async def watch(self) -> None:
         """Check once a second until the run is closed, also where nothing leaves."""

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from fedactors.errors import BadInput
 from fedactors.validation import without_password
@@ -381,16 +381,17 @@ def _errors(address: str) -> Iterator[None]:
         raise BadInput(f"{address}: {reason[0] if reason else type(error).__name__}") from error
 
 
-_NAME = re.compile(r"fedactors-(socket|ray|run|pool)-([0-9a-f]{4})-(\d+)-([0-9a-f]+)-\d+")
+Kind = Literal["socket", "ray", "run", "pool"]
+_NAME = re.compile(rf"fedactors-({'|'.join(get_args(Kind))})-([0-9a-f]{{4}})-(\d+)-([0-9a-f]+)-\d+")
 
 
-def make_folder(kind: str, within: str | None = None) -> Path:
+def make_folder(kind: Kind, within: str | None = None) -> Path:
     """Make a folder of this process's own.
 
     Its name is short: Ray puts sockets 64 characters deeper, and the path of a socket has 107 at most.
 
     Args:
-        kind: ``socket`` (a socket), ``ray`` (a cluster), ``run`` (a copy) or ``pool`` (arrays of a pool's tasks).
+        kind: ``socket`` (sockets), ``ray`` (a cluster), ``run`` (a copy) or ``pool`` (arrays of a pool's tasks).
         within: where; the folder of temporary files unless given.
     """
     pid = os.getpid()
@@ -423,6 +424,12 @@ def remove_folders(prepare: Mapping[str, Callable[[Path], None]], within: str | 
             shutil.rmtree(folder, ignore_errors=True)
             removed.append(folder)
     return removed
+
+
+def owner_of(name: str) -> int | None:
+    """Return the number of the process whose folder is called so; None: it is no name of `make_folder`."""
+    found = _NAME.fullmatch(name)
+    return None if found is None or found.group(2) != process_namespace() else int(found.group(3))
 
 
 def start_of(pid: int) -> int | None:

@@ -115,7 +115,8 @@ class Party(Client):
         assert isinstance(self._part, VerticalPart)
         rows = follow(self.rows.ids, order, self._part.alignment)
         facts = (self._config.min_aligned_rows, len(self.rows.ids), self.rows.num_rejected)
-        self.rows.order(check_number(self, rows, *facts, parts=order.parts), order.parts)
+        check_number(self, rows, *facts, num_train=lambda: self.rows.count_train(len(rows), order.parts))
+        self.rows.order(rows, order.parts)
 
     @remote(caller=DRIVER, once=True)
     async def align(self) -> messages.Aligned:

@@ -180,7 +180,7 @@ class MtcdConfig(ScheduleSettings):
     relaxed_protocol: bool = False
     """Agree that all clients know the labels and see Z; required for your own data."""
     min_aligned_rows: int = Field(default=10, ge=1)
-    """Minimum number of aligned rows; the other parties refuse an alignment with fewer."""
+    """Minimum number of aligned rows, and of rows to train on; the other parties refuse fewer."""
 
     min_cluster_size: int = Field(default=3, ge=1)
     """Warn about clusters smaller than this: with two clients a token reveals the other's exact representation."""

@@ -25,7 +25,7 @@ from fedactors.data.alignment.rows import load_described_rows
 from fedactors.data.datasets.catalogue import describe
 from fedactors.data.description import refuse_settings
 from fedactors.data.layouts.vertical import VerticalData, VerticalPart, vertical
-from fedactors.data.party_rows import PartyBlock, PreparedBlock, draw_parts
+from fedactors.data.party_rows import PartyBlock, PreparedBlock, Split, draw_parts
 from fedactors.data.party_rows import prepare as prepare_block
 from fedactors.data.party_rows import split as split_rows
 from fedactors.data.values import as_type
@@ -302,11 +302,18 @@ class PartyRows:
         shares = {"test_fraction": _TEST_FRACTION, "validation_fraction": 0.0}
         return draw_parts(self._loaded, rows, self._part.split, seed=self._seed, **shares)
 
+    def count_train(self, num_rows: int, announced: Array) -> int:
+        """Return how many of so many aligned rows are trained on, by the parts that were announced, or drawn."""
+        return len(self._split(num_rows, announced).train)
+
+    def _split(self, num_rows: int, announced: Array) -> Split:
+        shares = {"test_fraction": _TEST_FRACTION, "validation_fraction": 0.0}
+        return split_rows(num_rows, seed=self._seed, parts_N=announced, **shares)
+
     def order(self, rows: Array, announced: Array) -> None:
         """Bring the rows of vertical data into the common order; the label party has its labels then."""
         self._order, self._parts = rows, announced
-        shares = {"test_fraction": _TEST_FRACTION, "validation_fraction": 0.0}
-        parts = split_rows(len(rows), seed=self._seed, parts_N=announced, **shares)
+        parts = self._split(len(rows), announced)
         if len(parts.validation):
             raise BadInput(
                 f"task.split: {len(parts.validation)} validation rows are not allowed here:"

@@ -389,7 +389,8 @@ class PassiveWorker(PartyWorker):
         block = self.rows.block
         rows = follow(block.ids, order, self._data.alignment)
         facts = (self.config.min_aligned_rows, len(block.ids), len(block.rejected))
-        await self._follow_rows(check_number(self, rows, *facts, parts=order.parts), order.parts)
+        check_number(self, rows, *facts, num_train=lambda: self.rows.count_train(len(rows), order.parts))
+        await self._follow_rows(rows, order.parts)
 
     # --- an epoch over the broker (Algorithm 1, lines 5 to 11 and 23 to 28) ---
 

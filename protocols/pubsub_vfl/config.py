@@ -242,7 +242,7 @@ class PubSubVflConfig(StepSettings):
     alignment: Literal["already-aligned", "hash", "psi"] = "already-aligned"
     """How row ids are aligned for named data; with own data the file decides."""
     min_aligned_rows: Positive = 10
-    """Rows that the label party's order must name at least; a passive party refuses fewer."""
+    """Rows that the label party's order must name at least, and train on; a passive party refuses fewer."""
     feature_split: tuple[Positive, ...] = ()
     """Columns of each party, the active one first; empty: even shares."""
     patience: Annotated[int, Field(ge=0)] = 0

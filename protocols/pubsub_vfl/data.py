@@ -132,7 +132,7 @@ class PartyRows:
                 scale = drawn.mean, drawn.deviation
         labels = drawn.labels if len(drawn.labels) else None
         self._drawn, self._batches = drawn, (0, [])
-        parts = self._split(drawn.rows, drawn.parts)
+        parts = self._split(len(drawn.rows), drawn.parts)
         # workers that share a block share what is made of it, which none of them writes to
         shares = (self._config.test_fraction, self._config.validation_fraction, self._config.standardisation)
         arrays = (drawn.rows, drawn.parts, drawn.mean, drawn.deviation, drawn.labels)
@@ -161,7 +161,7 @@ class PartyRows:
             parts_N: the parts of the split that were announced, or none.
             rng: of the noise.
         """
-        config, block, parts = self._config, self.block, self._split(order_N, parts_N)
+        config, block, parts = self._config, self.block, self._split(len(order_N), parts_N)
         num_classes = self._data.num_classes
         if config.standardisation != "measured" and any(block.fills):
             column = block.feature_names[next(index for index, how in enumerate(block.fills) if how)]
@@ -185,10 +185,14 @@ class PartyRows:
             labels[used] = randomised_response(labels[used], num_classes, config.label_epsilon, rng, "labels")
         return RowOrder(order_N, parts_N, mean, deviation, labels)
 
-    def _split(self, order_N: Index, parts_N: Parts) -> Split:
+    def count_train(self, num_rows: int, parts_N: Parts) -> int:
+        """Return how many of so many aligned rows are trained on, by the parts that were announced, or drawn."""
+        return len(self._split(num_rows, parts_N).train)
+
+    def _split(self, num_rows: int, parts_N: Parts) -> Split:
         config = self._config
         shares = {"test_fraction": config.test_fraction, "validation_fraction": config.validation_fraction}
-        return split(len(order_N), seed=self._run_seed, parts_N=parts_N, **shares)
+        return split(num_rows, seed=self._run_seed, parts_N=parts_N, **shares)
 
     @property
     def is_aligned(self) -> bool:
@@ -200,7 +204,7 @@ class PartyRows:
         """The own row at each position of the training part."""
         if self._drawn is None:
             raise RuntimeError("rows are used before they are aligned")
-        return self._drawn.rows[self._split(self._drawn.rows, self._drawn.parts).train]
+        return self._drawn.rows[self._split(len(self._drawn.rows), self._drawn.parts).train]
 
     @property
     def num_scaled(self) -> int:

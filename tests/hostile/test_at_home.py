@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from fedactors.cli.main import main
-from fedactors.federation import site
+from fedactors.federation import site_folder
 from fedactors.federation.site_folder import SITE
 from fedactors.launch import StopSignals
 from fedactors.runs.storage import LineFile, make_unique, write_atomic, write_synced
@@ -108,7 +108,7 @@ def test_a_site_says_that_others_may_write_in_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, is_told: bool
 ) -> None:
     """Who may can put another policy, or an answer to a proposal, in the place of the site's."""
-    monkeypatch.setattr(site, "_others_of", lambda _: {"somebody"})
+    monkeypatch.setattr(site_folder, "_others_of", lambda _: {"somebody"})
     world = World(tmp_path)
     (tmp_path / SHOP).chmod(mode)
     world.start(SHOP)
@@ -121,7 +121,7 @@ def test_a_group_of_the_sites_user_alone_is_nobody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: int
 ) -> None:
     """A volume of Kubernetes with fsGroup: its root is 2775, and told of at each start it hid an open file."""
-    monkeypatch.setattr(site, "_others_of", lambda _: set())
+    monkeypatch.setattr(site_folder, "_others_of", lambda _: set())
     world = World(tmp_path)
     (tmp_path / SHOP / SITE).chmod(policy)
     (tmp_path / SHOP).chmod(0o2775)
@@ -131,8 +131,84 @@ def test_a_group_of_the_sites_user_alone_is_nobody_else(
     assert [line.partition(":")[0] for line in told] == [str(tmp_path / SHOP / SITE)] * (policy == 0o666)
 
 
+def told_at_a_start(world: World) -> list[str]:
+    """Return what the shop says of its folder when it starts."""
+    before = len(world.output[SHOP])
+    world.start(SHOP)
+    world.stop()
+    told = [line for line in world.output[SHOP][before:] if ": chmod " in line or ": chown " in line]
+    return [line.replace("other users of this machine may write there: ", "") for line in told]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
+@pytest.mark.parametrize("what", ["", SITE, "federation.toml", "proposals", "proposals/a.decision.json"])
+def test_a_site_says_that_another_user_owns_what_is_its(tmp_path: Path, what: str) -> None:
+    world = World(tmp_path)
+    (tmp_path / SHOP / "proposals").mkdir()
+    (tmp_path / SHOP / "proposals" / "a.decision.json").touch()
+    (tmp_path / SHOP).chmod(0o755)
+    assert told_at_a_start(world) == []
+    os.chown(tmp_path / SHOP / what, 12_345, -1)
+    path = tmp_path / SHOP / what
+    assert told_at_a_start(world) == [f"{path}: another user of this machine owns it: chown 0"]
+
+
+def test_a_site_says_that_others_may_write_deep_in_its_folder(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    file = tmp_path / SHOP / "proposals" / "a.decision.json"
+    file.parent.mkdir()
+    file.touch()
+    file.chmod(0o666)
+    for folder in (file.parent, tmp_path / SHOP):
+        folder.chmod(0o755)
+    assert told_at_a_start(world) == [f"{file}: chmod 600"]
+    file.parent.chmod(0o700)  # nobody reaches it
+    assert told_at_a_start(world) == []
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o755])
+def test_a_site_says_where_its_links_lead_to_what_others_may_write(tmp_path: Path, mode: int) -> None:
+    """What lies elsewhere is reached however closed the site's folder is."""
+    world = World(tmp_path)
+    policy, elsewhere = tmp_path / SHOP / SITE, tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "policy.toml").write_text(policy.read_text())
+    (elsewhere / "now").symlink_to("policy.toml")
+    policy.unlink()
+    policy.symlink_to("../elsewhere/now")
+    (tmp_path / SHOP).chmod(mode)
+    assert told_at_a_start(world) == []
+    (elsewhere / "policy.toml").chmod(0o666)
+    assert told_at_a_start(world) == [f"{elsewhere / 'policy.toml'}: chmod go-w"]
+    (elsewhere / "policy.toml").chmod(0o600)
+    elsewhere.chmod(0o777)  # the link there may be another one's
+    assert told_at_a_start(world) == [f"{elsewhere}: chmod go-w"]
+    elsewhere.chmod(0o1777)
+    assert told_at_a_start(world) == []
+    elsewhere.chmod(0o755)
+    (elsewhere / "proposals").mkdir()
+    (elsewhere / "proposals" / "a.decision.json").touch()
+    (elsewhere / "proposals" / "a.decision.json").chmod(0o666)
+    (tmp_path / SHOP / "proposals").symlink_to(elsewhere / "proposals")
+    assert told_at_a_start(world) == [f"{elsewhere / 'proposals' / 'a.decision.json'}: chmod go-w"]
+    (tmp_path / SHOP / "proposals").unlink()
+    (tmp_path / SHOP / "proposals").symlink_to(tmp_path / SHOP / "proposals")  # a circle
+    assert list(site_folder.open_to_others(tmp_path / SHOP)) == []
+
+
+@pytest.mark.parametrize(("mode", "is_told"), [(0o777, True), (0o1777, False), (0o755, False)])
+def test_a_site_says_that_others_may_put_another_folder_in_the_place_of_its(
+    tmp_path: Path, mode: int, is_told: bool
+) -> None:
+    world = World(tmp_path / "open" / "sites")
+    (tmp_path / "open").chmod(mode)
+    told = told_at_a_start(world)
+    (tmp_path / "open").chmod(0o755)
+    assert told == [f"{tmp_path / 'open'}: chmod go-w"] * is_told
+
+
 def test_who_else_is_of_a_group() -> None:
     me = pwd.getpwuid(os.geteuid())
     others = {one.pw_name for one in pwd.getpwall() if one.pw_gid == me.pw_gid} - {me.pw_name}
-    assert site._others_of(me.pw_gid) == others | (set(grp.getgrgid(me.pw_gid).gr_mem) - {me.pw_name})
-    assert site._others_of(54_321) == set()
+    assert site_folder._others_of(me.pw_gid) == others | (set(grp.getgrgid(me.pw_gid).gr_mem) - {me.pw_name})
+    assert site_folder._others_of(54_321) == set()

@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 
 from fedactors.cli.main import main
+from fedactors.cli.operator_page import _budgets
 from fedactors.cli.sites import SiteSource, _print_proposal, describe
 from fedactors.errors import BadInput, Refused
 from fedactors.federation import site_run
 from fedactors.federation.approval import check_proposal, keep_proposal, make_proposal
 from fedactors.federation.runtime import FederatedRuntime
-from fedactors.federation.site_folder import SITE, Amount, in_all, spent
+from fedactors.federation.site_folder import SITE, Amount, SiteFolder, in_all, spent, taken_of
 from fedactors.federation.site_run import PrivacyBudget, SiteRun
 from fedactors.learning import local_training
 from fedactors.plugins import find_protocol
@@ -61,7 +62,7 @@ def test_a_budget_is_watched_whatever_went_wrong_before(monkeypatch: pytest.Monk
     announced = {SHOP: Amount(epsilon=5.0, delta=1e-4)}
     proposal = SimpleNamespace(data={SHOP: "orders"}, budget=announced, run="0" * 16, coordinator=BANK)
     audit = SimpleNamespace(add=lambda *_, **__: None)
-    folder = SimpleNamespace(name=SHOP, budget=lambda _: announced[SHOP], audit=audit)
+    folder = SimpleNamespace(name=SHOP, budget=lambda _: announced[SHOP], read_by=lambda _: set(), audit=audit)
 
     async def work() -> None:
         budget = PrivacyBudget(folder, proposal, SimpleNamespace(account=account), refuse)  # type: ignore[arg-type]
@@ -190,6 +191,66 @@ def test_a_person_sees_what_is_left_of_the_rows_whatever_they_are_called(
     assert [one["taken"] for one in found.values()] == [[8.0, 2e-5], [8.0, 2e-5]]
     shown = {one["data"]: one["left"] for one in SiteSource(folder.path).budgets()}
     assert {name: one.epsilon for name, one in shown.items()} == {"orders": 52.0, "again": 1.0}
+
+
+def budgets_of(folder: SiteFolder, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what `fedactors site budget` prints, in one line."""
+    capsys.readouterr()
+    assert main(["site", "budget", "--folder", str(folder.path)]) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_rows_keep_their_budget_when_their_name_is_gone_and_given_to_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the name alone, other data of a new name on the same file would begin with all of it."""
+    world = World(tmp_path)
+    file, orders = tmp_path / SHOP / SITE, '[data.orders]\npath = "orders.csv"\nid = "id"\n'
+    budget = "budget = { epsilon = 8.0, delta = 1e-3 }\n"
+    plain = file.read_text()
+    assert orders in plain
+    file.write_text(plain.replace(orders, orders + budget))
+    folder, announced = world.folder(SHOP), {SHOP: Amount(epsilon=5.0, delta=1e-5)}
+    proposal = SimpleNamespace(data={SHOP: "orders"}, budget=announced, run="a" * 16, coordinator=BANK)
+    PrivacyBudget(folder, proposal, SimpleNamespace(), lambda error: error).open()  # type: ignore[arg-type]
+    assert taken_of(folder, "orders", folder.log()).epsilon == 5.0
+
+    # the same rows have another name, and their name is gone
+    file.write_text(plain.replace(orders, orders.replace("data.orders", "data.purchases") + budget))
+    folder = world.folder(SHOP)
+    assert taken_of(folder, "purchases", folder.log()).epsilon == 5.0
+    assert "purchases epsilon 8 at delta 0.001 epsilon 5 at delta 1e-05 orders" in budgets_of(folder, capsys)
+    assert "orders none now epsilon 5 at delta 1e-05 purchases" in budgets_of(folder, capsys)
+    shown = {one["data"]: one for one in SiteSource(folder.path).budgets()}
+    assert (shown["purchases"]["left"].epsilon, shown["orders"]["budget"]) == (3.0, None)
+    overview = _budgets(SiteSource(folder.path).budgets())
+    assert "purchases" in "".join(overview)
+
+    # nothing reads them any more
+    file.write_text(plain.replace(orders, ""))
+    folder = world.folder(SHOP)
+    assert "orders none now epsilon 5 at delta 1e-05" in budgets_of(folder, capsys)
+    assert main(["site", "budget", "--folder", str(folder.path), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["budgets"]["orders"]["taken"] == [5.0, 1e-5]
+
+    # the name is of another file: it may have the same people, and what else to do is said
+    (tmp_path / SHOP / "may.csv").write_text((tmp_path / SHOP / "orders.csv").read_text())
+    named = orders.replace("orders.csv", "may.csv") + budget
+    file.write_text(plain.replace(orders, named))
+    folder = world.folder(SHOP)
+    said = f"data.orders read {tmp_path / SHOP / 'orders.csv'} then: if these are other people, give them another name"
+    assert said in budgets_of(folder, capsys)
+    asked = {SHOP: Amount(epsilon=4.0, delta=1e-5)}
+    config = dict(word.split("=") for word in NOISED) | {"on_party_loss": "stop"}
+    protocol = find_protocol("pubsub-vfl")
+    made = make_proposal(world.folder(BANK), protocol, config, f"{BANK}=customers,{SHOP}=orders", None, asked)
+    with pytest.raises(BadInput, match=r"epsilon 5 at delta 1e-05 of epsilon 8 .* is taken already; data\.orders read"):
+        check_proposal(made, folder)
+    # as it says: another name begins anew, and the rows of before keep theirs
+    file.write_text(plain.replace(orders, named.replace("data.orders", "data.orders-of-may")))
+    folder = world.folder(SHOP)
+    assert taken_of(folder, "orders-of-may", folder.log()).epsilon == 0.0
+    assert "orders none now epsilon 5" in budgets_of(folder, capsys)
 
 
 def test_what_a_run_takes_of_a_budget_is_shown_and_a_policy_bounds_it(tmp_path: Path) -> None:

@@ -30,6 +30,9 @@ from fedactors.runtime.compute import WallClock
 from fedactors.runtime.interface import ActorSpec
 from fedactors.runtime.ray.actor_process import RayContext, Settings, SharedParts
 from fedactors.secure_sums.actors import SecureSummand
+from protocols.glasu.actors import GraphClient
+from protocols.mtcd.data import PartyRows as RoamingRows
+from protocols.pubsub_vfl.data import PartyRows as VerticalRows
 from tests.federation.world import BANK, CLINIC, SHOP, World
 
 MASKED: dict[str, Any] = {"on_party_loss": "stop", "secure_aggregation": True}
@@ -93,13 +96,25 @@ def test_what_whoever_knows_the_seed_takes_off_protects_nothing() -> None:
 def test_so_many_rows_as_are_approved_are_trained_on() -> None:
     """Of one row to train on, scale and first step would be that row's."""
     actor: Any = SimpleNamespace(name="shop", party="shop", caller="bank")
-    parts = np.full(100, 2, np.uint8)
-    parts[:9] = 0
     with pytest.raises(Refused, match=r"has 9 rows of shop trained on; approved: at least 10 \(min_aligned_rows\)"):
-        check_number(actor, np.arange(100), 10, 100, parts=parts)
-    parts[9] = 0
-    assert len(check_number(actor, np.arange(100), 10, 100, parts=parts)) == 100
-    assert len(check_number(actor, np.arange(100), 10, 100)) == 100  # all draw the parts alike
+        check_number(actor, np.arange(100), 10, 100, num_train=lambda: 9)
+    assert len(check_number(actor, np.arange(100), 10, 100, num_train=lambda: 10)) == 100
+
+
+@pytest.mark.parametrize("is_announced", [True, False])
+def test_rows_to_train_on_are_counted_whoever_draws_them(is_announced: bool) -> None:
+    """Of a share for the test of nearly 1, which a proposal has, all would draw few rows to train on."""
+    words: dict[str, Any] = {"test_fraction": 0.9, "validation_fraction": 0.1} if not is_announced else {}
+    vfl: Any = object.__new__(VerticalRows)
+    vfl._config, vfl._run_seed = build(find_protocol("pubsub-vfl").Config, words), 5
+    roaming: Any = object.__new__(RoamingRows)
+    roaming._seed = 5
+    announced = np.zeros(0, np.uint8)
+    if is_announced:
+        announced = np.full(100, 2, np.uint8)
+        announced[:9], announced[9] = 0, 1
+    assert vfl.count_train(100, announced) == 9
+    assert roaming.count_train(100, announced) == (9 if is_announced else 70)
 
 
 def renamed(schemas: Schemas, source: str) -> Schemas:

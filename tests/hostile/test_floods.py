@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedactors.federation import identity
+from fedactors.federation.audit_log import AUDIT
 from fedactors.federation.handshake import dial
+from fedactors.federation.operations import Operations
 from fedactors.federation.relay import WAIT, _greet
 from fedactors.federation.session import (
     LINES_PER_DAY,
@@ -214,6 +218,20 @@ def test_who_is_refused_for_days_fills_no_log() -> None:
         admission.refused("somebody", f"says nothing, in minute {minute}")
         admission.look()
     assert len(lines) >= later + 9
+
+
+@pytest.mark.parametrize("char", ["x", "\U0001f600", "\x00", "é", '"', "\\"])
+def test_a_line_of_the_log_has_so_many_bytes_whatever_others_write(tmp_path: Path, char: str) -> None:
+    """One character takes up to twelve bytes there: a line of a thousand of them was twelve times as long."""
+    folder = World(tmp_path).folder(SHOP)
+    folder.audit.add("refused", party=f"somebody at {'f' * 45}", why=f"{char}" * 100_000)
+    (written,) = (folder.path / AUDIT).read_bytes().splitlines()
+    assert 1000 <= len(written) <= 1700
+    assert folder.log()[0]["why"].endswith("...")
+    assert 2 * LINES_PER_DAY * len(written) <= 5e6, "of strangers, or of a site, on the first day"
+    told = list[dict[str, Any]]()
+    Operations(folder, told.append).tell("refused", char * 100_000)
+    assert len(json.dumps(told[0])) <= 1300
 
 
 def test_a_stranger_with_very_many_certificates_is_sent_away_before_they_are_read(tmp_path: Path) -> None:

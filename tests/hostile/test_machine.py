@@ -94,6 +94,52 @@ def test_files_elsewhere_are_counted(tmp_path: Path, where: str, limit: str) -> 
     assert watch.exceeded() is None
 
 
+def left_in_shared_memory(how: str) -> str:
+    """Return what a process does that writes 128 MiB there, ends when it hears so, and leaves them."""
+    wait = "print(path, flush=True); sys.stdin.readline()"
+    if how == "closed":
+        make = "file = open(path := f'/dev/shm/left-by-{os.getpid()}', 'wb'); file.write(data); file.flush()"
+    elif how == "mapped":
+        make = "file = open(path := f'/dev/shm/left-by-{os.getpid()}', 'w+b'); file.write(data); file.flush(); "
+        make += "memory = mmap.mmap(file.fileno(), len(data)); file.close()"
+    elif how == "torch":
+        make = "path = f'/dev/shm/torch_{os.getpid()}_7_0'; open(path, 'wb').write(data)"
+    else:
+        make = "from fedactors.runs.storage import make_folder; path = make_folder('pool', '/dev/shm'); "
+        make += "(path / 'array').write_bytes(data)"
+    return f"import mmap, os, sys; data = bytes({GIB // 8}); {make}; {wait}"
+
+
+@pytest.mark.parametrize("is_limited", [True, False])
+@pytest.mark.parametrize("how", ["closed", "mapped", "torch", "pool"])
+def test_what_a_run_leaves_in_shared_memory_counts_and_goes_with_it(how: str, is_limited: bool) -> None:
+    """No process has it any more, and it is memory of the machine all the same."""
+    others = Path(f"/dev/shm/of-nobody-{os.getpid()}")
+    others.write_bytes(bytes(GIB // 8))
+    watch = UsageWatch(RunLimits(memory_gib=0.0625 if is_limited else None), list)
+    path = Path("/dev/shm/nothing")
+    try:
+        others.write_bytes(bytes(GIB // 8))
+        code = [sys.executable, "-c", left_in_shared_memory(how)]
+        with subprocess.Popen(code, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None
+            path = Path(child.stdout.readline().strip())
+            assert path.exists()
+            watch.exceeded()
+            child.communicate("now")
+        watch._disk_seen = -math.inf
+        assert ("limits.memory_gib: it took 0.12" in (watch.exceeded() or "")) is is_limited
+        watch.release()
+        assert not path.exists()
+        watch._disk_seen = -math.inf
+        assert watch.exceeded() is None
+        assert others.exists()
+    finally:
+        others.unlink()
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
 def test_a_process_that_leaves_its_parent_is_counted(tmp_path: Path) -> None:
     """It forks twice and begins a session of its own: its parent ends, and it was nobody's."""
     file = tmp_path / "pid"

@@ -6,8 +6,10 @@ import _ssl
 import asyncio
 import contextlib
 import ctypes
+import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,15 +33,17 @@ from fedactors.federation.session import (
     Connection,
     Hello,
     LineLimit,
+    error_in,
     framed,
     read_piece,
 )
-from fedactors.federation.site_folder import SITE
+from fedactors.federation.site_folder import SITE, SiteFolder
 from fedactors.federation.site_run import CALLS, SiteRun
 from fedactors.messages.codec import encode_parts
 from fedactors.runtime.addresses import free_port
 from fedactors.runtime.failures import errors_for
 from tests.federation.hostile_sites import LONG, in_mid_run
+from tests.federation.test_operations import renewed
 from tests.federation.test_relay import Running
 from tests.federation.test_runs import federated
 from tests.federation.world import BANK, CLINIC, LIMITS, SHOP, World
@@ -137,6 +141,145 @@ def test_who_shows_a_certificate_that_holds_no_longer_shows_another(world: World
 
     asyncio.run(work())
     assert any("its certificate holds no longer" in text for text in world.output[SHOP])
+
+
+def with_its_old_key(world: World, copied: Path) -> SiteFolder:
+    """Renew the shop, whose new file every other site gets; return the folder of who has a copy of it as it was."""
+    shutil.copytree(world.path / SHOP, copied)
+    both = renew(world)
+    for name in world.names:
+        if name != SHOP:
+            (world.path / name / FEDERATION).write_text(both)
+    return SiteFolder(copied)
+
+
+def renew(world: World) -> str:
+    """Give the shop a new key; return the federation's file, which has the certificate of before too."""
+    both, _ = renewed(world)
+    (world.path / "credit" / FEDERATION).write_text(both)
+    return both
+
+
+def test_who_has_a_replaced_key_is_nobody_once_the_site_was_met_with_the_new_one(tmp_path: Path) -> None:
+    world = World(tmp_path / "sites", (BANK, SHOP, CLINIC))
+    thief = with_its_old_key(world, tmp_path / "thief")
+    world.start(BANK)
+    lost: list[str] = []
+
+    async def knock(folder: SiteFolder, purpose: str = "check") -> Connection:
+        ends: dict[str, Any] = {"serve": None, "lost": lambda _, why: lost.append(why)}
+        hello = Hello("credit", purpose, RUN if purpose == "driver" else "", "")
+        there = folder.federation.members[BANK]
+        return await dial(folder, there, hello, LIMITS, errors=errors_for(folder.name, BANK), **ends)
+
+    async def work() -> None:
+        held = await knock(thief)  # the shop was met with no new key yet
+        await (await knock(world.folder(SHOP))).end()  # nor has it the new file
+        assert not held.is_closed
+        (world.path / SHOP / FEDERATION).write_text((world.path / BANK / FEDERATION).read_text())
+        await (await knock(world.folder(SHOP))).end()
+        await becomes(lambda: bool(lost))
+        await refused()
+
+    async def refused() -> None:
+        for purpose in ("check", "driver"):
+            with pytest.raises(Refused, match=r"shows a certificate of shop that was replaced or revoked"):
+                await knock(thief, purpose)
+        await (await knock(world.folder(SHOP))).end()
+
+    try:
+        asyncio.run(work())
+        said = [line for line in world.refusals(BANK) if "certificate of shop that was replaced" in line]
+        assert said
+        assert said[0].startswith("somebody at 127.0.0.1:")
+        world.end(BANK)
+        world.start(BANK)  # which a start knows
+        asyncio.run(refused())
+        # another site, that has not met it, goes on taking both until it has
+        assert world.folder(CLINIC).federation.members[SHOP].previous is not None
+        # nor does who dials speak with who has it
+        bank = world.folder(BANK)
+        shop = bank.federation.members[SHOP]
+        ends: dict[str, Any] = {"serve": None, "lost": lambda *_: None, "errors": errors_for(BANK, SHOP)}
+
+        async def call() -> None:
+            server = await asyncio.start_server(lambda _, writer: None, "127.0.0.1", 0, ssl=thief.server_tls)
+            async with server:
+                there = replace(shop, port=server.sockets[0].getsockname()[1])
+                await dial(bank, there, Hello("credit", "check", "", ""), LIMITS, **ends)
+
+        with pytest.raises(Refused, match=r"shows a certificate of shop that was replaced or revoked"):
+            asyncio.run(call())
+    finally:
+        world.stop()
+
+
+def test_a_site_with_its_new_key_takes_its_old_one_for_nobodys(tmp_path: Path) -> None:
+    """Who has a copy of it would be its driver, whom a site takes for itself."""
+    world = World(tmp_path / "sites")
+    thief = with_its_old_key(world, tmp_path / "thief")
+    thief.identified = lambda _: (SHOP, "")  # type: ignore[method-assign]
+    world.share()
+    world.start(SHOP)
+    ends: dict[str, Any] = {"serve": None, "lost": lambda *_: None, "errors": errors_for(SHOP, SHOP)}
+
+    async def drive(folder: SiteFolder) -> None:
+        there, hello = folder.federation.members[SHOP], Hello("credit", "driver", RUN, "")
+        await (await dial(folder, there, hello, LIMITS, **ends)).end()
+
+    try:
+        with pytest.raises(Refused, match=r"shows a certificate of shop that was replaced or revoked"):
+            asyncio.run(drive(thief))
+        asyncio.run(drive(world.folder(SHOP)))
+    finally:
+        world.stop()
+
+
+def test_a_newer_key_than_the_one_that_was_met_has_one_before_it_again(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    bank = world.folder(BANK)
+    renew(world)
+    world.share()
+    members = bank.federation.members
+    bank.met(SHOP, members[SHOP].fingerprints[1])  # the old one proves nothing
+    assert bank.federation.members[SHOP].previous is not None
+    bank.met(SHOP, members[SHOP].fingerprints[0])
+    assert bank.federation.members[SHOP].previous is None
+    assert world.folder(BANK).federation.members[SHOP].previous is None
+    _ = world.folder(SHOP).federation  # it takes its next key
+    renew(world)
+    world.share()
+    for folder in (bank, world.folder(BANK)):
+        assert folder.federation.members[SHOP].previous == members[SHOP].certificate
+
+
+def test_a_relay_that_met_a_new_key_takes_no_old_one(tmp_path: Path) -> None:
+    world = World(tmp_path / "sites", (BANK, SHOP, CLINIC))
+    running = Running(world, port := free_port())
+    thief = with_its_old_key(world, tmp_path / "thief")
+
+    async def greet(folder: SiteFolder) -> str:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            await relay._greet(folder, reader, writer, LIMITS, relay.WAIT, "")
+            kind, _, _, body = await read_piece(reader, LIMITS)
+            return "" if kind == REPLY else str(error_in(body, "relay"))
+        finally:
+            writer.transport.abort()
+
+    try:
+        assert asyncio.run(greet(thief)) == ""
+        world.share()
+        assert asyncio.run(greet(world.folder(SHOP))) == ""
+        assert "has not the key of a certificate of it that holds" in asyncio.run(greet(thief))
+        assert asyncio.run(greet(world.folder(SHOP))) == ""
+        running.settle()
+        running.stop()
+        running = Running(world, port)
+        assert "has not the key of a certificate of it that holds" in asyncio.run(greet(thief))
+    finally:
+        running.settle()
+        running.stop()
 
 
 def test_a_relay_cuts_off_who_is_removed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

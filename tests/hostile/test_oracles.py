@@ -74,25 +74,35 @@ def announced(monkeypatch: pytest.MonkeyPatch, rows: slice) -> None:
 def test_an_order_of_few_rows(number: int, is_refused: bool) -> None:
     actor: Any = SimpleNamespace(name="shop", party="shop", caller="bank")
     if not is_refused:
-        assert len(ids.check_number(actor, np.arange(number), 10, 20)) == number
+        assert len(ids.check_number(actor, np.arange(number), 10, 20, num_train=lambda: 10)) == number
         return
     with pytest.raises(Refused, match=r"bank: aligns 9 rows of shop; approved: at least 10 \(min_aligned_rows\)"):
-        ids.check_number(actor, np.arange(number), 10, 20)
+        ids.check_number(actor, np.arange(number), 10, 20, num_train=lambda: 9)
 
 
-@pytest.mark.parametrize("protocol", ["pubsub-vfl", "mtcd"])
-def test_few_rows_are_aligned(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, protocol: str) -> None:
+@pytest.mark.parametrize(
+    ("protocol", "number", "said"),
+    [
+        ("pubsub-vfl", 5, "aligns 5 rows of {name}"),
+        ("mtcd", 5, "aligns 5 rows of {name}"),
+        ("pubsub-vfl", 25, "has 15 rows of {name} trained on"),
+        ("mtcd", 11, "has 8 rows of {name} trained on"),
+    ],
+)
+def test_few_rows_are_aligned(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, protocol: str, number: int, said: str
+) -> None:
     world = World(tmp_path)
     file = world.path / BANK / SITE
     file.write_text(file.read_text().replace('"already-aligned"', '"hash"'))
-    announced(monkeypatch, slice(0, 5))
+    announced(monkeypatch, slice(0, number))
     world.start(BANK)
     world.start(SHOP)
     try:
         name, least = (SHOP, 10) if protocol == "mtcd" else (f"{SHOP}/worker-0", 20)
         words = MTCD if protocol == "mtcd" else (*SMALL, "min_aligned_rows=20")
         found = refused(world, words, protocol)
-        assert f": aligns 5 rows of {name}; approved: at least {least} (min_aligned_rows)" in found
+        assert f": {said.format(name=name)}; approved: at least {least} (min_aligned_rows)" in found
     finally:
         world.stop()
 
@@ -170,6 +180,7 @@ def test_what_stays_open_is_shown(tmp_path: Any) -> None:
         assert "nothing limits, for no noise is added, what the answers tell of your rows" in one[0]
     said, seeded = told[0][1:]
     assert said.startswith("bank chooses which shared rows are aligned, and may say by a column of its data which")
+    assert "trained on, validated and tested with, whatever shares the settings say: 10 at least are aligned" in said
     assert "follows from a seed that bank proposes" in seeded
     file = world.path / BANK / SITE
     file.write_text(file.read_text().replace('"already-aligned"', '"psi"'))

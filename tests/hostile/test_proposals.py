@@ -6,6 +6,7 @@ import contextlib
 import json
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedactors.cli.main import main
+from fedactors.cli.sites import SiteSource
 from fedactors.config import as_dict, build, spell_infinities
 from fedactors.data.query import UnsupportedQueryError, parse_query
 from fedactors.errors import BadInput, FedactorsError, Refused
@@ -288,6 +291,78 @@ def test_a_proposal_that_cannot_be_read_hides_no_other_and_waits_for_a_person(tm
     path.with_name(f"{'a' * 16}.json").write_text(json.dumps(old))
     assert list(kept_proposals(shop)) == [proposal.run]
     assert why_a_person(config, proposal, shop).startswith(f"the proposal of run {'a' * 16} cannot be read")
+
+
+def test_data_of_a_proposal_are_names(tmp_path: Path) -> None:
+    """What site.toml calls so decides what is read; no word that could be a path comes as far as that."""
+    world, protocol = World(tmp_path), find_protocol("pubsub-vfl")
+    settings = spell_infinities(as_dict(build(protocol.Config, {"on_party_loss": "stop"})))
+    made = make_proposal(world.folder(BANK), protocol, settings, "bank=customers,shop=orders", None)
+    for name in ("../bank/customers.csv", "/etc/passwd", "orders.csv/", "", "or\nders"):
+        with pytest.raises(BadInput, match=r"proposal: data\.shop: .* is not allowed: up to 60 letters"):
+            read_proposal({**as_tree(made), "data": {BANK: "customers", SHOP: name}})
+
+
+DAMAGE: dict[str, Callable[[Path, Path], None]] = {
+    "damaged": lambda kept, answer: kept.write_bytes(kept.read_bytes()[:-20]),
+    "changed": lambda kept, answer: kept.write_text(kept.read_text().replace('"seed": 0', '"seed": 1')),
+    "gone": lambda kept, answer: kept.unlink(),
+    "both gone": lambda kept, answer: [one.unlink() for one in (kept, answer)].clear(),
+    "answer damaged": lambda kept, answer: answer.write_bytes(b"{"),
+    "answer of something else": lambda kept, answer: answer.write_text("[]"),
+    "answer gone": lambda kept, answer: answer.unlink(),
+    "answer changed": lambda kept, answer: answer.write_text(answer.read_text().replace("true", "false")),
+    "both changed": lambda kept, answer: change_both(kept, answer),
+}
+
+
+def change_both(kept: Path, answer: Path) -> None:
+    """Let an approval be of another proposal, which the signed log does not say."""
+    tree = {**json.loads(kept.read_text()), "seed": 1}
+    kept.write_text(json.dumps(tree))
+    answer.write_text(json.dumps({**json.loads(answer.read_text()), "digest": read_proposal(tree).digest}))
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_an_approved_proposal_that_is_not_what_was_written_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    """Else a person who lists the runs sees nothing of it, or what somebody has put in its place."""
+    world, protocol = World(tmp_path), find_protocol("pubsub-vfl")
+    shop, config = world.folder(SHOP), build(protocol.Config, {"on_party_loss": "stop"})
+    settings = spell_infinities(as_dict(config))
+    proposals = [
+        make_proposal(world.folder(BANK), protocol, settings, "bank=customers,shop=orders", None) for _ in range(2)
+    ]
+    for one in proposals:
+        kept = keep_proposal(shop, one)
+        shop.audit.add("proposed", run=one.run, coordinator=BANK, protocol="pubsub-vfl", hosts={})
+        decide(shop, one, approved=True)
+    run = proposals[1].run
+    DAMAGE[damage](kept, kept.with_suffix(".decision.json"))
+    if damage not in ("both gone", "both changed", "answer gone", "answer changed"):  # the log alone tells of these
+        assert approval.unreadable_proposals(shop) == [run]
+    capsys.readouterr()
+    assert main(["site", "runs", "--folder", str(shop.path), "--format", "json"]) == 0
+    statuses = {one["run"]: one for one in json.loads(capsys.readouterr().out)["runs"]}
+    assert statuses[proposals[0].run]["status"] == "approved"
+    assert (statuses[run]["coordinator"], statuses[run]["protocol"]) == (BANK, "pubsub-vfl")
+    assert statuses[run]["status"].startswith("cannot be read: its file in proposals/, or the answer there")
+    for form in ("text", "json"):
+        assert main(["site", "show", run, "--folder", str(shop.path), "--format", form]) == 2
+        found = capsys.readouterr()
+        assert f"run: {run} cannot be read" in found.err
+        assert "fedactors site audit" in found.err
+        assert not found.out
+    assert main(["site", "audit", run, "--folder", str(shop.path)]) == 0
+    shown = SiteSource(shop.path).show(run)
+    assert shown is not None
+    assert "cannot be read" in shown.problem
+    assert not shown.text
+    assert "cannot be read" in why_a_person(config, proposals[0], shop)
+    if damage not in ("both gone", "both changed"):  # which the files do not tell
+        with pytest.raises(BadInput, match=f"shop: run '?{run}'? (cannot be read|was never approved here)"):
+            approval._earlier(shop, run)
 
 
 def test_proposals_of_others_take_no_time_and_no_room_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

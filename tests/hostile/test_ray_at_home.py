@@ -19,7 +19,7 @@ from fedactors.federation.ray_hosting import RayActorHost
 from fedactors.federation.runtime import _drained
 from fedactors.runtime.failures import error_for_sites
 from fedactors.runtime.ray.actor_process import Drained
-from fedactors.runtime.ray.cleanup import Reaper
+from fedactors.runtime.ray.cleanup import Reaper, remove_orphans
 from tests.federation.world import BANK, SHOP
 
 SECRET = "row 17: diagnosis 'HIV'"
@@ -44,6 +44,34 @@ def test_nobody_else_enters_the_folder_of_an_embedded_ray() -> None:
     """Ray lets all users of the machine write in its own: who moves a socket away is taken for its object store."""
     # in a process of its own: this one may have joined the cluster that tests share
     subprocess.run([sys.executable, "-c", EMBEDDED_FOLDER], check=True, timeout=240)
+
+
+KILLED = """
+import asyncio, os
+from types import SimpleNamespace
+from fedactors.federation.ray_hosting import RayActorHost
+from fedactors.runtime.compute import WallClock
+
+async def join(self):
+    return "here"
+
+async def ask(self, verb, *args):
+    print(self._folder, flush=True)
+    os.kill(os.getpid(), 9)
+
+RayActorHost._join, RayActorHost._ask = join, ask
+boundary = SimpleNamespace(gate=SimpleNamespace(book={}), unawaited=None)
+asyncio.run(RayActorHost(boundary, "embedded", 1.0).spawn([SimpleNamespace(name="shop")], 0, WallClock(0.0)))
+"""
+
+
+def test_what_a_killed_site_left_of_its_rays_sockets_goes() -> None:
+    found = subprocess.run([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True, check=False, timeout=120)
+    folder = Path(found.stdout.strip())
+    assert found.returncode == -9
+    assert folder.is_dir()
+    assert folder in remove_orphans()
+    assert not folder.exists()
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from __future__ import annotations
 import hmac
 import logging
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -175,7 +175,8 @@ def check_number(
     fewest: int,
     num_local: int,
     num_rejected: int = 0,
-    parts: Sequence[int] | NDArray[np.uint8] = (),
+    *,
+    num_train: Callable[[], int],
 ) -> Index:
     """Return a party's rows in the common order, if there are enough of them, and tell the party how many there are.
 
@@ -185,7 +186,7 @@ def check_number(
         fewest: approved.
         num_local: as `tell_partners` has it.
         num_rejected: likewise.
-        parts: of the split, if they are announced; the rows to train on are enough, too.
+        num_train: returns how many of them are to train on, whether their parts were announced or all draw them alike.
 
     Raises:
         Refused: naming who ordered so few that what leaves would tell of each.
@@ -194,9 +195,8 @@ def check_number(
     if len(rows) < fewest:
         said = f"aligns {len(rows)} rows of {actor.name}; approved: at least {fewest} (min_aligned_rows)"
         raise Refused(actor.caller, said)
-    num_train = int(np.count_nonzero(np.asarray(parts) == 0))  # the first of `party_rows.PARTS`
-    if len(parts) and num_train < fewest:
-        said = f"has {num_train} rows of {actor.name} trained on; approved: at least {fewest} (min_aligned_rows)"
+    if (trained := num_train()) < fewest:
+        said = f"has {trained} rows of {actor.name} trained on; approved: at least {fewest} (min_aligned_rows)"
         raise Refused(actor.caller, said)
     return rows
 
