@@ -26,13 +26,12 @@ from fedactors.federation.hosting import SiteContext
 from fedactors.inspection import describe_protections
 from fedactors.plugins import find_protocol
 from fedactors.protocols.glasu.actors import GraphClient
+from fedactors.protocols.mtcd.data import PartyRows as RoamingRows
+from fedactors.protocols.pubsub_vfl.data import PartyRows as VerticalRows
 from fedactors.runtime.compute import WallClock
 from fedactors.runtime.interface import ActorSpec
 from fedactors.runtime.ray.actor_process import RayContext, Settings, SharedParts
 from fedactors.secure_sums.actors import SecureSummand
-from protocols.glasu.actors import GraphClient
-from protocols.mtcd.data import PartyRows as RoamingRows
-from protocols.pubsub_vfl.data import PartyRows as VerticalRows
 from tests.federation.world import BANK, CLINIC, SHOP, World
 
 MASKED: dict[str, Any] = {"on_party_loss": "stop", "secure_aggregation": True}
