@@ -27,7 +27,7 @@ import numpy as np
 
 from fedactors.actors.actor import Client, Server
 from fedactors.actors.groups import surviving_loss
-from fedactors.actors.remote import CLIENT, DRIVER, SERVER, endpoints, remote
+from fedactors.actors.remote import CLIENT, DRIVER, SERVER, current_caller, endpoints, remote
 from fedactors.data.alignment.ids import (
     AlignmentAnswer,
     AlignmentOrder,
@@ -40,6 +40,7 @@ from fedactors.data.alignment.ids import (
 from fedactors.data.alignment.rows import load_block
 from fedactors.data.layouts.vertical import VerticalPart
 from fedactors.errors import Refused
+from fedactors.messages.compression import decode_from
 from fedactors.privacy.accounting import PrivacyRecord
 from fedactors.secure_sums.actors import SecureSummand, in_turn
 from fedactors.secure_sums.messages import Masked
@@ -248,6 +249,12 @@ class LinkedParty(Party):
             planned.add(self._block.num_samples if rows is None else len(rows), times=times)
         return [planned.record(self.party, uncovered=uncovered(self._config))]
 
+    def _arrived(self, z: Any, rows: Rows | None) -> Any:
+        """Return Z of these rows, or of all, as another party sent it."""
+        num_rows = self._block.num_samples if rows is None else len(rows)
+        sender = current_caller.get() or self.name  # a token that rested here is its own
+        return decode_from(z, self._block.blank(num_rows).shape, sender)
+
     def _noise_for(self, position: tuple[int, int, int]) -> np.random.Generator:
         """Return the noise generator; where noise is to be reproducible, one that no order of events can change."""
         if self._context.reproducible_noise:
@@ -265,8 +272,8 @@ class TokenHolder(LinkedParty):
     async def visit(self, token: messages.Token) -> None:
         """Work on a token that has come, then pass it on; an outdated one ends here."""
         self._check_step(token)
-        z = arrived = unpack(token.z)
         theta_0, rows = token.theta_0, self._rows_of(token.round_)
+        z = came = self._arrived(token.z, rows)
         seed = walk_seed(self._walks, token.round_, token.token, token.attempt)
         hop, hops_left, target = token.hop, token.hops_left, None
         while True:
@@ -286,7 +293,7 @@ class TokenHolder(LinkedParty):
                 break
         self._release_change(token, hop)
         if self._transforms.noise is not None:
-            z = self._noised_change(arrived, z, (token.round_, token.token + 1, hop))
+            z = self._noised_change(came, z, (token.round_, token.token + 1, hop))
         if target is not None:
             z = self._packed(z, token.round_, token.token, token.attempt, hop)
         moved = messages.Token(

@@ -10,7 +10,6 @@ import asyncio
 from fedactors.actors.remote import DRIVER, SERVER, remote
 from fedactors.secure_sums.messages import Masked
 from protocols.mtcd.actors import ServedParty
-from protocols.mtcd.message_compression import unpack
 from protocols.mtcd.messages import Representation, RoundOrder, SyncedZ
 from protocols.mtcd.server import GatheringServer
 
@@ -21,7 +20,8 @@ class SvflClient(ServedParty):
     @remote(caller=SERVER, at_most="num_rounds")
     async def step_on(self, synced: SyncedZ) -> Representation | Masked | None:
         """Do the local steps on one's own block with the others frozen; return h_k for the next round if asked."""
-        z, rows = unpack(synced.z), self._rows_of(synced.round_)
+        rows = self._rows_of(synced.round_)
+        z = self._arrived(synced.z, rows)
         task = self._block.visit(self.theta, synced.theta_0, z, rows, synced.step, False)
         self.theta, _, _ = await self._do(task)
         return await self._represent(synced.round_ + 1) if synced.send_representation else None
