@@ -86,6 +86,7 @@ class ClientProcess(SecureSummand):
         "base",
         "scale",
         "target",
+        "reading",
         "num_private",
         "num_trained",
         "personal",
@@ -114,6 +115,8 @@ class ClientProcess(SecureSummand):
         """Mean and deviation of each number of a row; none before they are told, or where nothing is standardised."""
         self.target: tuple[float, float] = (0.0, 1.0)
         """Mean and deviation of a regression's targets, before and without them 0 and 1."""
+        self.reading = ""
+        """How the own rows are read (`fedactors.data.layouts.horizontal`), for predictions of others."""
         self.num_private = 0
         """Rounds in which own clients were in a noised sum."""
         self.num_trained: dict[int, int] = {}
@@ -154,6 +157,7 @@ class ClientProcess(SecureSummand):
             for _, y in rows
         ]
         self._reading = reading_of(part)
+        self.reading = self._reading.text
         self._spec = model_spec(config, **self._facts)
         self._check_record_privacy()
         if config.secure_aggregation and not config.is_noised:
