@@ -422,7 +422,13 @@ class ServedParty(LinkedParty):
     async def relay(
         self, relayed: messages.Relayed | messages.RelayedZ
     ) -> messages.Representation | messages.SquaredNorm | messages.ProbeImage | None:
-        """Pass an order of the server's on to the next station or, at the end of its way, follow it."""
+        """Pass an order of the server's on to the next station or, at the end of its way, follow it.
+
+        Raises:
+            Refused: its way leads to a station twice: one message would have honest stations send any number.
+        """
+        if self.name in relayed.route or len(set(relayed.route)) < len(relayed.route):
+            raise Refused(self.caller, f"relays to {self.name} an order whose way leads to a station twice")
         if relayed.route:
             onwards = self.peer(relayed.route[0], ServedParty)
             return await onwards.relay(replace(relayed, route=relayed.route[1:]))
