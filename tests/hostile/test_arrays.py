@@ -14,14 +14,14 @@ import pytest
 
 from fedactors.actors.groups import ActorGroup
 from fedactors.actors.remote import CallCounts, config_of
-from fedactors.errors import Refused
+from fedactors.errors import BadInput, Refused
 from fedactors.messages.compression import Encoded, Pipeline, Quantise, TopK, decode_from, dense
+from protocols.glasu import aggregation, sampling
 from protocols.glasu import messages as graph_messages
-from protocols.glasu import sampling
 from protocols.glasu import serving as graph_serving
 from protocols.glasu.data import load_data
 from protocols.horizontal import actors as horizontal
-from protocols.horizontal.messages import ColumnMeans, ColumnSums
+from protocols.horizontal.messages import Baselines, ColumnMeans, ColumnSums
 from protocols.mtcd import messages as tokens
 from protocols.mtcd.baselines.stcd import StcdClient
 from protocols.mtcd.server import GatheringServer
@@ -127,6 +127,45 @@ def test_a_member_of_a_run_sends_no_array_of_any_size(
     assert federated(world, (*SMALL, f"algorithm={algorithm}")) in (2, 3)
     (found,) = world.refusals(SHOP)[before:]
     assert found == "bank: sends (1073741824,) values of '<f4'; (32, 4) is expected"
+
+
+@pytest.mark.parametrize("means", [0, 1], ids=["of numbers", "about the means"])
+def test_sums_of_columns_have_a_number_for_each(world: World, monkeypatch: pytest.MonkeyPatch, means: int) -> None:
+    """As a column of a matrix they became, added to another site's, as many times as many."""
+    honest = horizontal.column_sums
+
+    def sums(rows: Any, scaled: Any, about: Any, *more: Any) -> Any:
+        found = honest(rows, scaled, about, *more)
+        return found[:, None] if bool(len(about)) == bool(means) else found
+
+    monkeypatch.setattr(horizontal, "column_sums", sums)
+    before = len(world.refusals(BANK))
+    assert federated(world, OTHERS["horizontal"][1], protocol="horizontal") in (2, 3)
+    found, *_ = world.refusals(BANK)[before:]
+    shape = (9,) if means else (5,)
+    assert found == f"bank: sends sums of columns of shape {(*shape, 1)}; expected: {shape}"
+
+
+def test_representations_of_nodes_are_added_up_if_they_are_of_one_shape() -> None:
+    """Of four million numbers and 60 nodes' became 1.9 GB."""
+    with pytest.raises(BadInput, match=r"arrays of different shapes: \(60, 8\), \(1000000, 1, 1\)"):
+        aggregation.add([np.zeros((60, 8), np.float32), np.zeros((1_000_000, 1, 1), np.float32)])
+
+
+def test_a_site_says_how_good_a_model_of_its_own_clients_alone_is(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said so in another's name, and words of its choice became a line of the coordinator's notes."""
+    init = Baselines.__init__
+
+    def in_anothers_name(self: Baselines, scores: dict[str, float]) -> None:
+        init(self, {BANK if set(scores) == {SHOP} else name: value for name, value in scores.items()})
+
+    monkeypatch.setattr(Baselines, "__init__", in_anothers_name)
+    before = len(world.refusals(BANK))
+    assert federated(world, (*OTHERS["horizontal"][1], "validation_fraction=0.25"), protocol="horizontal") in (2, 3)
+    found, *_ = world.refusals(BANK)[before:]
+    assert found == "shop: says how good a model of 'bank' is, which is none of its clients"
 
 
 @pytest.mark.parametrize("clear", [True, False], ids=["a join of no rows", "fewer rows than join"])
