@@ -146,6 +146,8 @@ _SLICE_BYTES = 32 * 1024
 """Of a frame's values, that are read at once: between two slices other threads of the process go on."""
 _MOST_DIMENSIONS, _LONGEST_DTYPE, _MOST_EMPTY = 32, 40, 1 << 28
 """Of an array: sizes, characters of its dtype, and rows (or what its sizes make) where it has no content."""
+_LONGEST_INT = 1700
+"""Bytes of an integer: of more than 4,300 digits Python makes no text, and who refuses it could not say so."""
 _FEW_KEYS, _MOST_ALIKE = 64, 9
 """Keys of a mapping, beyond which there are at most so many for each hash: numbers of 64 bits have nine at most."""
 
@@ -556,6 +558,8 @@ def decode(
             depth -= 1
             return _make_message(name, values, arguments)
         if code == _BIG_INT:
+            if len(data) > _LONGEST_INT:
+                raise CodecError(f"an integer of {len(data)} bytes: at most {_LONGEST_INT}")
             return int.from_bytes(data, "little", signed=True)
         raise CodecError(f"unknown extension {code} in a frame")
 

@@ -19,11 +19,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.errors import BadInput
+from fedactors.errors import BadInput, Refused
 from fedactors.messages.codec import message
 from fedactors.privacy.mechanisms import add_gaussian, clip_rows
+from fedactors.validation import shown
 
 Array = NDArray[Any]
+_DTYPES, _MOST_BITS = ("<f4", "<f8"), 16
+"""Of an encoded array's numbers, and of each one's code."""
 
 
 @message(reveals="the array it stands for, as far as clipping, noise, compression or masks left it")
@@ -121,8 +124,8 @@ class Quantise:
 
     def __post_init__(self) -> None:
         """Check the range."""
-        if not 1 <= self.bits <= 16:
-            raise BadInput(f"bits: {self.bits!r} is not allowed: it must be in 1..16")
+        if not 1 <= self.bits <= _MOST_BITS:
+            raise BadInput(f"bits: {self.bits!r} is not allowed: it must be in 1..{_MOST_BITS}")
 
     def compress(self, encoded: Encoded, rng: np.random.Generator) -> Encoded:
         """Return the form with packed codes."""
@@ -200,6 +203,32 @@ def decode(encoded: Encoded) -> Array:
     flat = np.zeros(size, dtype=dtype)
     flat[encoded.indices.astype(np.int64)] = values
     return flat.reshape(encoded.shape)
+
+
+def decode_from(array: Array | Encoded, shape: tuple[int, ...], sender: str) -> Array:
+    """Return an array that another party sent, if it has the shape that is expected here.
+
+    What an `Encoded` says of itself costs its sender nothing: a few bytes may stand for any number of values, and an
+    array of another shape makes as many in the first sum with one of this.
+
+    Raises:
+        Refused: it is of another shape, or its parts do not fit each other; nothing was made of it.
+    """
+    if not isinstance(array, Encoded):
+        if array.shape != shape:
+            raise Refused(sender, f"sends an array of shape {array.shape}; {shape} is expected")
+        return array
+    size, values, indices = math.prod(shape), array.values, array.indices
+    num_sent, is_sparse = (len(indices) if indices.size else size), indices.size > 0
+    num_bytes = -(-num_sent * array.bits // 8)
+    fits = array.shape == shape and array.dtype in _DTYPES and array.count == num_sent
+    fits = fits and values.ndim == indices.ndim == 1 and 0 <= array.bits <= _MOST_BITS
+    fits = fits and (values.dtype == np.uint8 if array.bits else values.dtype.kind == "f")
+    fits = fits and len(values) == (num_bytes if array.bits else num_sent)
+    fits = fits and (not is_sparse or (indices.dtype.kind == "u" and int(indices.max()) < size))
+    if not fits:
+        raise Refused(sender, f"sends {shown(array.shape)} values of {shown(array.dtype)}; {shape} is expected")
+    return decode(array)
 
 
 def _pack(codes: NDArray[np.uint16], bits: int) -> NDArray[np.uint8]:

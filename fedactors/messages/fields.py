@@ -3,7 +3,7 @@
 The checks of a class are made once, from its annotations. Known are numbers, texts, bytes, None, literals, unions,
 messages, tuples and lists (a list arrives as a tuple), mappings, `Any`, and arrays with the kind of number
 (``NDArray[np.floating]``) and the number of dimensions (``np.ndarray[tuple[int, int], ...]``) that they state.
-An int is taken for a float, as everywhere in Python; a bool for neither.
+An int of 64 bits is taken for a float, as everywhere in Python; a bool for neither.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Checks = tuple[tuple[str, frozenset[type], Check], ...]
 _NOTHING: frozenset[type] = frozenset()
 _SCALARS: dict[Any, frozenset[type]] = {
     int: frozenset({int}),
-    float: frozenset({float, int}),
+    float: frozenset({float}),
     bool: frozenset({bool}),
     str: frozenset({str}),
     bytes: frozenset({bytes}),
@@ -81,6 +81,8 @@ def _of(hint: Any) -> tuple[frozenset[type], Check]:
     """Return the classes that an annotation takes without another look, and the check of the others."""
     hint = expanded(hint)
     classes = _SCALARS.get(hint)
+    if hint is float:
+        return _SCALARS[float], _number
     if classes is not None:
         return classes, lambda item: ("", item, _text(hint))
     if hint is Any or hint is object:
@@ -117,6 +119,11 @@ def check_of(hint: Any) -> Check:
     """
     classes, check = _of(hint)
     return lambda item: None if item.__class__ in classes else check(item)
+
+
+def _number(item: Any) -> Wrong | None:
+    """Look at what is declared as a float; a longer integer may be beyond all floats, and fails where it is used."""
+    return None if item.__class__ is int and -(1 << 63) <= item < 1 << 63 else ("", item, "float")
 
 
 def _union(hint: Any, parts: tuple[Any, ...]) -> tuple[frozenset[type], Check]:

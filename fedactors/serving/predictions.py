@@ -545,8 +545,9 @@ SENT = (*MESSAGES, Summed, Unusable, RowOrder)
 class WholeModel:
     """Its flat parameters (P, none where there is no model), the shape of a sample, the task and the number of classes.
 
-    `reading` is a `fedactors.data.layouts.horizontal.Reading` as text: columns and classes, which every site has had
-    from the start, and of CSV files how the asking party's own was written.
+    `reading` is a `fedactors.data.layouts.horizontal.Reading` as text: columns and classes, and of CSV files how the
+    asking party's own was written. A site that was trained on reads its rows as it did then, whatever this says of
+    columns.
     """
 
     parameters: NDArray[np.floating[Any]]
@@ -602,12 +603,35 @@ class PredictingSite(Client):
         config: of the run that trained.
         rows: where its rows are.
         model_holders: actors that may have the model.
+        stored: its own state in the run's checkpoint, if it has one.
     """
 
-    def __init__(self, config: Any, rows: Rows, model_holders: Sequence[str]) -> None:
+    def __init__(
+        self, config: Any, rows: Rows, model_holders: Sequence[str], stored: StoredState | None = None
+    ) -> None:
         self.config = config
         self._rows = rows
         self._model_holders = tuple(model_holders)
+        self._stored = stored
+        self._local: Reading | None = None
+        """How its rows were read in training; None: it had none there."""
+
+    async def load(self) -> None:
+        """Learn how the own rows were read in training.
+
+        Who has the model could name other columns, and count by refused rows what stands in them.
+
+        Raises:
+            BadInput: it does not know, between organisations.
+        """
+        state = {} if self._stored is None else self._stored.read()
+        if "reading" in state:
+            self._local = read_reading(state["reading"])
+        elif self._context.is_between_organisations:
+            raise BadInput(
+                f"the checkpoint does not say how rows of {self.party} were read; predict with a run that was trained "
+                "by this version"
+            )
 
     def make_model(self, found: WholeModel) -> TrainedModel:
         """Return the model; a protocol says what it is."""
@@ -635,6 +659,9 @@ class PredictingSite(Client):
         if not kept:
             raise BadInput("the checkpoint holds no model")
         reading = _merged({n: read_reading(one.reading) for n, one in zip(self._model_holders, found, strict=True)})
+        if (local := self._local) is not None:
+            told = {name: getattr(local, name) for name in ("columns", "classes", "image_folder", "csv")}
+            reading = replace(reading, **told)
         return self._part(kept, reading), reading
 
     def _part(self, kept: Sequence[WholeModel], reading: Reading) -> Part:
@@ -673,8 +700,7 @@ class PersonalSite(PredictingSite):
     """
 
     def __init__(self, config: Any, rows: Rows, stored: StoredState) -> None:
-        super().__init__(config, rows, ())
-        self._stored = stored
+        super().__init__(config, rows, (), stored)
 
     def make_part(self, state: ActorState) -> tuple[Part, Reading]:
         """Return the own model as a part, and how rows are read; a protocol says how."""
@@ -682,6 +708,7 @@ class PersonalSite(PredictingSite):
 
     async def load(self) -> None:
         """Build the own model."""
+        assert self._stored is not None
         self._trained = self.make_part(self._stored.read())
 
     async def trained(self) -> tuple[Part, Reading]:
@@ -776,7 +803,7 @@ async def predict_sites(
         runtime.spawn(cls, name, config, asked.state_of(name))
     rows = rows or {next(iter(model_holders)).partition("/")[0]: data.test()}
     sites = {
-        name: runtime.spawn(site, f"{name}/predictions", config, local, tuple(model_holders))
+        name: runtime.spawn(site, f"{name}/predictions", config, local, tuple(model_holders), asked.stored.get(name))
         for name, local in rows.items()
     }
     await runtime.start()

@@ -43,7 +43,13 @@ Losses = tuple[float, float]
 
 
 def add(parts_SD: Sequence[Floats]) -> Floats:
-    """Return the sum of arrays, in their order."""
+    """Return the sum of arrays, in their order.
+
+    Raises:
+        BadInput: they have different shapes, whose sum may be larger than all of them by any factor.
+    """
+    if len(shapes := dict.fromkeys(part.shape for part in parts_SD)) > 1:
+        raise BadInput(f"clients send arrays of different shapes: {', '.join(map(str, shapes))}")
     total = parts_SD[0]
     for part in parts_SD[1:]:
         total = total + part

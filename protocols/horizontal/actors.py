@@ -42,12 +42,18 @@ from fedactors.learning.optimizers import check_summed_steps
 from fedactors.learning.user_models import base_of, check_base
 from fedactors.privacy.accounting import without_guarantee
 from fedactors.privacy.mechanisms import add_gaussian
-from fedactors.protocols.horizontal import algorithm, client_dp, messages
-from fedactors.protocols.horizontal.algorithm import NOTHING, ServerModel
-from fedactors.protocols.horizontal.config import HorizontalConfig
-from fedactors.protocols.horizontal.data import check_code, model_spec
-from fedactors.protocols.horizontal.messages import Floats
-from fedactors.protocols.horizontal.standardisation import (
+from fedactors.runtime.rounds import Remedy
+from fedactors.secure_sums.actors import SecureSummand, SecureSums, in_turn
+from fedactors.secure_sums.messages import Masked
+from fedactors.secure_sums.primitives import FixedPoint, count_point
+from fedactors.secure_sums.protocol import TooFewLeft
+from fedactors.validation import shown
+from protocols.horizontal import algorithm, client_dp, messages
+from protocols.horizontal.algorithm import NOTHING, ServerModel
+from protocols.horizontal.config import HorizontalConfig
+from protocols.horizontal.data import check_code, model_spec
+from protocols.horizontal.messages import Floats
+from protocols.horizontal.standardisation import (
     Doubles,
     as_read,
     column_sums,
@@ -86,6 +92,7 @@ class ClientProcess(SecureSummand):
         "base",
         "scale",
         "target",
+        "reading",
         "num_private",
         "num_trained",
         "personal",
@@ -114,6 +121,8 @@ class ClientProcess(SecureSummand):
         """Mean and deviation of each number of a row; none before they are told, or where nothing is standardised."""
         self.target: tuple[float, float] = (0.0, 1.0)
         """Mean and deviation of a regression's targets, before and without them 0 and 1."""
+        self.reading = ""
+        """How the own rows are read (`fedactors.data.layouts.horizontal`), for predictions of others."""
         self.num_private = 0
         """Rounds in which own clients were in a noised sum."""
         self.num_trained: dict[int, int] = {}
@@ -154,6 +163,7 @@ class ClientProcess(SecureSummand):
             for _, y in rows
         ]
         self._reading = reading_of(part)
+        self.reading = self._reading.text
         self._spec = model_spec(config, **self._facts)
         self._check_record_privacy()
         if config.secure_aggregation and not config.is_noised:
@@ -743,8 +753,10 @@ class HorizontalServer(Server):
             scaled_D = np.append(scaled_D, True)
         if not scaled_D.any():
             return reading
-        means = means_of(await self._column_sums(np.zeros(0)))
-        mean_D, deviation_D = (part.tolist() for part in scale_of(await self._column_sums(means), means, scaled_D))
+        num_scaled = int(scaled_D.sum())
+        means = means_of(await self._column_sums(np.zeros(0), num_scaled))
+        sums = await self._column_sums(means, num_scaled)
+        mean_D, deviation_D = (part.tolist() for part in scale_of(sums, means, scaled_D))
         target = (mean_D[size], deviation_D[size]) if with_targets else (0.0, 1.0)
         found = messages.ColumnScale(tuple(mean_D[:size]), tuple(deviation_D[:size]), target)
         await self.sites.ask(lambda site: site.take_scale(found))
@@ -752,13 +764,17 @@ class HorizontalServer(Server):
             reading = replace(reading, mean=found.mean, deviation=found.deviation)
         return replace(reading, label_mean=target[0], label_deviation=target[1])
 
-    async def _column_sums(self, means: Floats) -> Doubles:
-        """Return the sums of columns over all sites."""
+    async def _column_sums(self, means: Floats, size: int) -> Doubles:
+        """Return the sums of so many columns over all sites."""
         order = messages.ColumnMeans(means)
         if not self._config.secure_aggregation:
             parts = await self.sites.ask(lambda site: site.sum_columns(order))
-            found = [parts[name] for name in sorted(parts)]
-            return np.asarray(sum(one.values for one in found if isinstance(one, messages.ColumnSums)), np.float64)
+            found = {name: parts[name] for name in sorted(parts)}
+            bare = {name: one.values for name, one in found.items() if isinstance(one, messages.ColumnSums)}
+            for name, values in bare.items():  # of another shape a sum may be larger by any factor
+                if values.shape != (shape := (1 + size * (2 if means.size else 1),)):
+                    raise Refused(name, f"sends sums of columns of shape {values.shape}; expected: {shape}")
+            return np.asarray(sum(bare.values()), np.float64)
         await self._sums.prepare(1)
         point, work = steps_point(len(self.sites.names)), Work("aggregate", float(len(self.sizes)))
         total, _ = await self._sums.total(await self.sites.ask(lambda site: site.sum_columns(order)), point, work)
@@ -920,9 +936,16 @@ class HorizontalServer(Server):
 
     @remote(caller=DRIVER, at_most=lambda config: int(config.measures_alone))
     async def measure_alone(self) -> messages.Baselines:
-        """Let the clients say how good a model of their own rows alone is."""
-        found = await self.sites.ask(lambda site: site.measure_alone())
-        return messages.Baselines({name: value for one in found.values() for name, value in one.scores.items()})
+        """Let the clients say how good a model of their own rows alone is, each of its own."""
+        found, first, scores = await self.sites.ask(lambda site: site.measure_alone()), 0, dict[str, float]()
+        for site, size in self.sizes.items():
+            local = {site, *(f"client-{first + client}" for client in range(min(size, MOST_ALONE)))}
+            for name, value in found[site].scores.items() if site in found else ():
+                if name not in local:
+                    raise Refused(site, f"says how good a model of {shown(name)} is, which is none of its clients")
+                scores[name] = value
+            first += size
+        return messages.Baselines(scores)
 
     @remote(caller=DRIVER, at_most="num_measurements")
     async def remember(self, order: messages.RoundOrder) -> None:

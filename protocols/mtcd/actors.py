@@ -27,7 +27,7 @@ import numpy as np
 
 from fedactors.actors.actor import Client, Server
 from fedactors.actors.groups import surviving_loss
-from fedactors.actors.remote import CLIENT, DRIVER, SERVER, endpoints, remote
+from fedactors.actors.remote import CLIENT, DRIVER, SERVER, current_caller, endpoints, remote
 from fedactors.data.alignment.ids import (
     AlignmentAnswer,
     AlignmentOrder,
@@ -40,6 +40,7 @@ from fedactors.data.alignment.ids import (
 from fedactors.data.alignment.rows import load_block
 from fedactors.data.layouts.vertical import VerticalPart
 from fedactors.errors import Refused
+from fedactors.messages.compression import decode_from
 from fedactors.privacy.accounting import PrivacyRecord
 from fedactors.protocols.mtcd import messages
 from fedactors.protocols.mtcd.algorithm import (
@@ -249,6 +250,12 @@ class LinkedParty(Party):
             planned.add(self._block.num_samples if rows is None else len(rows), times=times)
         return [planned.record(self.party, uncovered=uncovered(self._config))]
 
+    def _arrived(self, z: Any, rows: Rows | None) -> Any:
+        """Return Z of these rows, or of all, as another party sent it."""
+        num_rows = self._block.num_samples if rows is None else len(rows)
+        sender = current_caller.get() or self.name  # a token that rested here is its own
+        return decode_from(z, self._block.blank(num_rows).shape, sender)
+
     def _noise_for(self, position: tuple[int, int, int]) -> np.random.Generator:
         """Return the noise generator; where noise is to be reproducible, one that no order of events can change."""
         if self._context.reproducible_noise:
@@ -266,8 +273,8 @@ class TokenHolder(LinkedParty):
     async def visit(self, token: messages.Token) -> None:
         """Work on a token that has come, then pass it on; an outdated one ends here."""
         self._check_step(token)
-        z = arrived = unpack(token.z)
         theta_0, rows = token.theta_0, self._rows_of(token.round_)
+        z = came = self._arrived(token.z, rows)
         seed = walk_seed(self._walks, token.round_, token.token, token.attempt)
         hop, hops_left, target = token.hop, token.hops_left, None
         while True:
@@ -287,7 +294,7 @@ class TokenHolder(LinkedParty):
                 break
         self._release_change(token, hop)
         if self._transforms.noise is not None:
-            z = self._noised_change(arrived, z, (token.round_, token.token + 1, hop))
+            z = self._noised_change(came, z, (token.round_, token.token + 1, hop))
         if target is not None:
             z = self._packed(z, token.round_, token.token, token.attempt, hop)
         moved = messages.Token(
@@ -416,7 +423,13 @@ class ServedParty(LinkedParty):
     async def relay(
         self, relayed: messages.Relayed | messages.RelayedZ
     ) -> messages.Representation | messages.SquaredNorm | messages.ProbeImage | None:
-        """Pass an order of the server's on to the next station or, at the end of its way, follow it."""
+        """Pass an order of the server's on to the next station or, at the end of its way, follow it.
+
+        Raises:
+            Refused: its way leads to a station twice: one message would have honest stations send any number.
+        """
+        if self.name in relayed.route or len(set(relayed.route)) < len(relayed.route):
+            raise Refused(self.caller, f"relays to {self.name} an order whose way leads to a station twice")
         if relayed.route:
             onwards = self.peer(relayed.route[0], ServedParty)
             return await onwards.relay(replace(relayed, route=relayed.route[1:]))

@@ -61,7 +61,7 @@ class Transforms:
 
 
 def unpack(array: FloatArray | Encoded) -> FloatArray:
-    """Return the array that arrived."""
+    """Return an array that was encoded here; of another party's, see `compression.decode_from`."""
     return np.asarray(decode(array)) if isinstance(array, Encoded) else array
 
 

@@ -19,9 +19,11 @@ from fedactors.actors.context import Work
 from fedactors.actors.groups import ActorGroup, settle, started, surviving_loss
 from fedactors.actors.remote import CLIENT, DRIVER, remote
 from fedactors.errors import CallTimeout, PartyLost, Refused
-from fedactors.protocols.mtcd import messages
-from fedactors.protocols.mtcd.actors import SealingServer, ServedParty, TokenClient
-from fedactors.protocols.mtcd.algorithm import (
+from fedactors.messages.compression import decode_from
+from fedactors.secure_sums.actors import SecureSums
+from protocols.mtcd import messages
+from protocols.mtcd.actors import SealingServer, ServedParty, TokenClient
+from protocols.mtcd.algorithm import (
     NUM_PROBES,
     LinearHead,
     batch_rows,
@@ -31,12 +33,11 @@ from fedactors.protocols.mtcd.algorithm import (
     point_of,
     safe_step,
 )
-from fedactors.protocols.mtcd.config import MtcdConfig
-from fedactors.protocols.mtcd.data import GeneratedData, ImageData, weights_of
-from fedactors.protocols.mtcd.message_compression import Estimates, Transforms, unpack
-from fedactors.protocols.mtcd.messages import seal_of
-from fedactors.protocols.mtcd.roaming import Issue, Roaming, RoamingPlan
-from fedactors.secure_sums.actors import SecureSums
+from protocols.mtcd.config import MtcdConfig
+from protocols.mtcd.data import GeneratedData, ImageData, weights_of
+from protocols.mtcd.message_compression import Estimates, Transforms
+from protocols.mtcd.messages import seal_of
+from protocols.mtcd.roaming import Issue, Roaming, RoamingPlan
 
 _log = logging.getLogger(__name__)
 _PROBE_MARGIN = 1.1
@@ -251,7 +252,7 @@ class GatheringServer(SealingServer):
             return
         rows, arrived = self._rows_of(round_), {}
         for client, reply in found.items():
-            h = unpack(reply.h)
+            h = decode_from(reply.h, self._shape_of(rows), self._names[client])
             has_estimate = self._transforms.has_estimate
             arrived[client] = self.estimates.add(client, h, rows) if has_estimate else h
             self.penalties[client] = reply.penalty
@@ -259,6 +260,11 @@ class GatheringServer(SealingServer):
         z = await self.compute(self._head.merge, self.z, self.known, arrived, fresh, work=work)
         z.setflags(write=False)  # so that no copy is made for each token
         self.z, self.known = z, arrived if fresh else {**self.known, **arrived}
+
+    def _shape_of(self, rows: Any) -> tuple[int, ...]:
+        """Return the shape of a client's representation of these rows, or of all."""
+        num_rows = len(self.labels) if rows is None else len(rows)
+        return (num_rows, self._config.representation_size) if self._config.problem == "network" else (num_rows,)
 
     def _rows_of(self, round_: int) -> Any:
         return batch_rows(self._seed, round_, len(self.labels), self._config.batch_size)

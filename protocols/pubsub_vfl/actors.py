@@ -56,7 +56,7 @@ from fedactors.learning.split_learning import (
     local_gradients,
     weighted_rows,
 )
-from fedactors.messages.compression import Encoded, decode
+from fedactors.messages.compression import Encoded, decode_from
 from fedactors.privacy.accounting import PrivacyRecord
 from fedactors.privacy.mechanisms import add_gaussian, clip_and_noise, clip_rows_backward
 from fedactors.protocols.pubsub_vfl import algorithm
@@ -285,12 +285,14 @@ class PartyWorker(Client):
         seed = self.seed(f"rounding {epoch} {stamp[0]} {stamp[1]} {part}")
         return await self.compute(algorithm.compress, values, bits, seed, work=Work("compress", values.size))
 
-    async def _values(self, message: Embedding | Gradient) -> np.ndarray:
-        """Return the values of a message as they were before they travelled, up to rounding."""
-        values = message.values
+    async def _values(self, message: Embedding | Gradient, num_rows: int, party: str) -> np.ndarray:
+        """Return the values of so many rows, of a party's, as they were before they travelled, up to rounding."""
+        values, shape = message.values, (num_rows, self.config.embedding_size)
+        through_broker = self.config.sends_payloads and not self.config.is_paired
+        sender = BROKER if through_broker else party
         if not isinstance(values, Encoded):
-            return values
-        return await self.compute(decode, values, work=Work("decompress", values.count))
+            return decode_from(values, shape, sender)
+        return await self.compute(decode_from, values, shape, sender, work=Work("decompress", math.prod(shape)))
 
     @remote(caller=DRIVER, unbounded="within the party")
     async def average(self, order: EpochOrder) -> None:
@@ -443,7 +445,7 @@ class PassiveWorker(PartyWorker):
             return None
         publication, values, positions = self._publications[key]
         self.forget(key)
-        config, gradient_BE = self.config, await self._values(gradient)
+        config, gradient_BE = self.config, await self._values(gradient, len(positions), self.label_party)
         if config.bottom_training == "frozen":
             return np.zeros(self.replica.sizes[0], values.dtype)
         self.cached.add(positions, [values], [gradient_BE])
@@ -593,7 +595,8 @@ class ActiveWorker(PartyWorker):
     async def _use(self, pipeline: Pipeline, stamp: Stamp, payloads: list[Embedding]) -> None:
         epoch, positions = self._batch_of(stamp)
         self._count_batch("the gradients of batch", stamp, self.config.max_attempts)
-        received = [await self._values(embedding) for embedding in payloads]
+        parties = zip(self._data.passive_parties, payloads, strict=True)
+        received = [await self._values(embedding, len(positions), party) for party, embedding in parties]
         found = await self._gradients(positions, received)
         self.cached.add(positions, received, found.embeddings)
         gradients = await self._pack(found.embeddings, epoch, stamp, positions)

@@ -214,7 +214,8 @@ class PairedActiveWorker(ActiveWorker):
                 embeddings = await window.popleft()
             self.begin_epoch(epoch)
             positions = self.rows.batches(epoch)[batch_id]
-            received = [await self._values(e) for e in embeddings if e is not None]
+            sent = zip(self._data.passive_parties, embeddings, strict=True)
+            received = [await self._values(e, len(positions), party) for party, e in sent if e is not None]
             found = await self._gradients(positions, received)
             gradients = await self._pack(found.embeddings, epoch, (batch_id, 1), positions)
             window.append(ask(gradients, following))
@@ -236,7 +237,8 @@ class PairedActiveWorker(ActiveWorker):
     async def _cut(self, positions: np.ndarray, local: Tensor, embeddings: Sequence[Embedding]) -> TopGradient:
         """Return the loss and the gradients at the top, those that are to be sent among them."""
         labels_B, weights_B = self._targets(positions)
-        received = [await self._values(embedding) for embedding in embeddings]
+        parties = zip(self._data.passive_parties, embeddings, strict=True)
+        received = [await self._values(embedding, len(positions), party) for party, embedding in parties]
         work = Work("top-step", algorithm.operations(len(positions), self.replica.sizes[1], updates=True))
         args = (self._top.model, [local, *received], labels_B, self._data.task, "concatenate", weights_B)
         return await self.compute(loss_gradients, *args, work=work)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,18 +14,21 @@ import pytest
 
 from fedactors.actors.groups import ActorGroup
 from fedactors.actors.remote import CallCounts, config_of
-from fedactors.errors import Refused
-from fedactors.protocols.glasu import messages as graph_messages
-from fedactors.protocols.glasu import sampling
-from fedactors.protocols.glasu import serving as graph_serving
-from fedactors.protocols.glasu.data import load_data
-from fedactors.protocols.horizontal import actors as horizontal
-from fedactors.protocols.horizontal.messages import ColumnMeans, ColumnSums
-from fedactors.protocols.mtcd import messages as tokens
-from fedactors.protocols.mtcd.baselines.stcd import StcdClient
-from fedactors.protocols.mtcd.server import GatheringServer
-from fedactors.protocols.tablepuppet import messages as joins
-from tests.federation.test_runs import OTHERS, federated
+from fedactors.errors import BadInput, Refused
+from fedactors.messages.compression import Encoded, Pipeline, Quantise, TopK, decode_from, dense
+from protocols.glasu import aggregation, sampling
+from protocols.glasu import messages as graph_messages
+from protocols.glasu import serving as graph_serving
+from protocols.glasu.data import load_data
+from protocols.horizontal import actors as horizontal
+from protocols.horizontal.messages import Baselines, ColumnMeans, ColumnSums
+from protocols.mtcd import messages as tokens
+from protocols.mtcd.baselines.stcd import StcdClient
+from protocols.mtcd.server import GatheringServer
+from protocols.pubsub_vfl.actors import ActiveWorker
+from protocols.pubsub_vfl.messages import Gradient
+from protocols.tablepuppet import messages as joins
+from tests.federation.test_runs import OTHERS, SMALL, federated
 from tests.federation.world import BANK, SHOP, World
 from tests.protocols.glasu import federation as small_graphs
 from tests.protocols.glasu.test_privacy import NOISY
@@ -68,6 +72,100 @@ def test_means_of_columns_single_no_row_out(world: World, monkeypatch: pytest.Mo
     assert told == []
     (found,) = world.refusals(SHOP)[before:]
     assert found == "server: sends shop means of shape (60, 4); approved: one for each of 4 columns"
+
+
+EXACT = dense(np.ones((32, 4), np.float32))
+SPARSE = replace(EXACT, values=EXACT.values[:1], indices=np.zeros(1, np.uint32), count=1)
+BITS = replace(EXACT, values=np.zeros(16, np.uint8), bits=1, step=1.0)
+FORMS = {
+    "a sparse array of any size": replace(SPARSE, shape=(1 << 30,)),
+    "bits that are not there": replace(BITS, count=1 << 30),
+    "of a shape of as many": replace(BITS, shape=(1 << 30,), count=1 << 30),
+    "long texts": replace(BITS, dtype="S500000000"),
+    "objects": replace(SPARSE, dtype="O"),
+    "many bits": replace(BITS, bits=1 << 20),
+    "no bits": replace(BITS, bits=-1),
+    "a place beyond the end": replace(SPARSE, indices=np.array([128], np.uint32)),
+    "a place before the beginning": replace(SPARSE, indices=np.array([-1], np.int64)),
+    "values for one place": replace(SPARSE, values=np.ones(128, np.float32)),
+    "an open array of another shape": np.ones((32, 1), np.float32),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_encoded_array_stands_for_as_many_values_as_are_expected(form: str) -> None:
+    """Two hundred bytes stood for gigabytes, and ended the process of whoever they were sent to."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(Refused, match=r"shop: sends .*; \(32, 4\) is expected"):
+            decode_from(FORMS[form], (32, 4), SHOP)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("compressors", [(), (TopK(fraction=0.1),), *((Quantise(bits=n),) for n in (1, 3, 8, 16))])
+def test_what_honest_parties_encode_is_taken(compressors: Any) -> None:
+    array = np.random.default_rng(1).normal(size=(32, 4))
+    encoded = Pipeline(compressors=compressors).encode(array, None, np.random.default_rng(2))[0]
+    found = decode_from(encoded, (32, 4), SHOP)
+    assert found.shape == array.shape
+    assert np.abs(found - array).max() <= (0.0 if not compressors else np.ptp(array))
+    assert decode_from(array, (32, 4), SHOP) is array
+
+
+@pytest.mark.parametrize("algorithm", ["pubsub-vfl", "vfl"])
+def test_a_member_of_a_run_sends_no_array_of_any_size(
+    world: World, monkeypatch: pytest.MonkeyPatch, algorithm: str
+) -> None:
+    async def pack(self: ActiveWorker, gradients: Any, epoch: int, stamp: Any, positions: Any) -> list[Gradient]:
+        sent: Encoded = FORMS["a sparse array of any size"]
+        return [Gradient(stamp[0], epoch, stamp[1], self.clock.now(), sent) for _ in gradients]
+
+    monkeypatch.setattr(ActiveWorker, "_pack", pack)
+    before = len(world.refusals(SHOP))
+    assert federated(world, (*SMALL, f"algorithm={algorithm}")) in (2, 3)
+    (found,) = world.refusals(SHOP)[before:]
+    assert found == "bank: sends (1073741824,) values of '<f4'; (32, 4) is expected"
+
+
+@pytest.mark.parametrize("means", [0, 1], ids=["of numbers", "about the means"])
+def test_sums_of_columns_have_a_number_for_each(world: World, monkeypatch: pytest.MonkeyPatch, means: int) -> None:
+    """As a column of a matrix they became, added to another site's, as many times as many."""
+    honest = horizontal.column_sums
+
+    def sums(rows: Any, scaled: Any, about: Any, *more: Any) -> Any:
+        found = honest(rows, scaled, about, *more)
+        return found[:, None] if bool(len(about)) == bool(means) else found
+
+    monkeypatch.setattr(horizontal, "column_sums", sums)
+    before = len(world.refusals(BANK))
+    assert federated(world, OTHERS["horizontal"][1], protocol="horizontal") in (2, 3)
+    found, *_ = world.refusals(BANK)[before:]
+    shape = (9,) if means else (5,)
+    assert found == f"bank: sends sums of columns of shape {(*shape, 1)}; expected: {shape}"
+
+
+def test_representations_of_nodes_are_added_up_if_they_are_of_one_shape() -> None:
+    """Of four million numbers and 60 nodes' became 1.9 GB."""
+    with pytest.raises(BadInput, match=r"arrays of different shapes: \(60, 8\), \(1000000, 1, 1\)"):
+        aggregation.add([np.zeros((60, 8), np.float32), np.zeros((1_000_000, 1, 1), np.float32)])
+
+
+def test_a_site_says_how_good_a_model_of_its_own_clients_alone_is(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said so in another's name, and words of its choice became a line of the coordinator's notes."""
+    init = Baselines.__init__
+
+    def in_anothers_name(self: Baselines, scores: dict[str, float]) -> None:
+        init(self, {BANK if set(scores) == {SHOP} else name: value for name, value in scores.items()})
+
+    monkeypatch.setattr(Baselines, "__init__", in_anothers_name)
+    before = len(world.refusals(BANK))
+    assert federated(world, (*OTHERS["horizontal"][1], "validation_fraction=0.25"), protocol="horizontal") in (2, 3)
+    found, *_ = world.refusals(BANK)[before:]
+    assert found == "shop: says how good a model of 'bank' is, which is none of its clients"
 
 
 @pytest.mark.parametrize("clear", [True, False], ids=["a join of no rows", "fewer rows than join"])

@@ -12,6 +12,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from fedactors.federation.site import PROPOSAL_BYTES
 from fedactors.federation.site_run import SiteRun
 from fedactors.messages.codec import MAGIC, CodecError, decode, encode
 from fedactors.runtime.failures import UnawaitedCall
+from protocols.horizontal.actors import HorizontalServer
+from tests.federation.test_runs import OTHERS, federated
 from tests.federation.world import BANK, SHOP, World
 from tests.hostile.test_members import connected
 
@@ -96,6 +99,34 @@ def test_mappings_are_counted_by_what_they_take() -> None:
     frame = framed(FORMS["mappings of one item"](9_900_000))
     with pytest.raises(CodecError, match="take more than 671088640 bytes of memory"):
         decode(frame)
+
+
+def test_no_integer_is_so_long_that_no_refusal_could_name_it() -> None:
+    decode(encode(1 << 10_000))  # of as many clients as there may be, which of them a token has visited
+    with pytest.raises(CodecError, match="an integer of 2077 bytes: at most 1700"):
+        decode(encode(10**5000))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_an_order_with_such_a_number_is_refused_and_on_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digits: int
+) -> None:
+    """The line that was to refuse it failed, as an error of the site that was asked, and its signed log had nothing."""
+    world, honest = World(tmp_path), HorizontalServer._orders
+
+    def orders(self: HorizontalServer, round: int) -> dict[str, Any]:
+        return {name: replace(one, round=10**digits) for name, one in honest(self, round).items()}
+
+    monkeypatch.setattr(HorizontalServer, "_orders", orders)
+    world.start(BANK)
+    world.start(SHOP)
+    try:
+        assert federated(world, OTHERS["horizontal"][1], protocol="horizontal") in (2, 3)
+        found, *_ = world.refusals(SHOP)
+    finally:
+        world.stop()
+    assert ("an integer of 2077 bytes" if digits > 400 else f"calls shop.train with round {10**400}"[:200]) in found
 
 
 def test_an_array_of_any_size_is_a_question_of_few_bytes() -> None:

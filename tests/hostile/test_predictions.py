@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from fedactors.actors.remote import CallCounts, current_caller
 from fedactors.config import build
 from fedactors.data.alignment import ids
+from fedactors.data.columns import ColumnRule, FittedColumn
 from fedactors.errors import BadInput, Refused
 from fedactors.federation.online import MOST_ALIGNMENTS
 from fedactors.federation.runtime import FederatedRuntime
@@ -25,10 +27,14 @@ from fedactors.protocols.tablepuppet.messages import WantedRows
 from fedactors.protocols.tablepuppet.serving import PredictingTable
 from fedactors.runtime.interface import ActorSpec
 from fedactors.serving.parts import Part, TrainedModel
-from fedactors.serving.predictions import PredictingOwner
+from fedactors.serving.predictions import ModelServer, PredictingOwner
+from protocols.tablepuppet.actors import MaskedTable
+from protocols.tablepuppet.config import TablePuppetConfig
+from protocols.tablepuppet.messages import WantedRows
+from protocols.tablepuppet.serving import PredictingTable
 from tests.federation.test_going_on import predicted, runs
 from tests.federation.test_online import given_by, ordered
-from tests.federation.test_runs import SMALL, federated
+from tests.federation.test_runs import OTHERS, SMALL, federated
 from tests.federation.world import BANK, SHOP, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.drawn(2, family="hostile")]
@@ -46,6 +52,21 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, P
     world.start(BANK)
     world.start(SHOP)
     assert federated(world, (*SMALL, "algorithm=vfl")) == 0, world.output
+    yield world, runs(world)[0]
+    world.stop()
+
+
+@pytest.fixture(scope="module")
+def averaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Path]]:
+    """A run of horizontal rows; new ones have a column that no model was trained on."""
+    world = World(tmp_path_factory.mktemp("averaged"))
+    persons = [f"{i / 10},{i / 9},{i / 8},{i / 7},{'rare' if i in (3, 7, 11) else 'none'}" for i in range(20)]
+    for name in (BANK, SHOP):
+        (world.path / name / "persons.csv").write_text("\n".join(["a,b,c,d,illness", *persons, ""]))
+        with (world.path / name / SITE).open("a") as text:
+            text.write('\n[data.persons]\npath = "persons.csv"\nfeatures = ["a", "b", "c", "d"]\n')
+        world.start(name)
+    assert federated(world, OTHERS["horizontal"][1], protocol="horizontal") == 0, world.output
     yield world, runs(world)[0]
     world.stop()
 
@@ -89,9 +110,30 @@ def test_a_contribution_is_given_once(trained: tuple[World, Path], monkeypatch: 
     assert "bank: calls shop.contribute for the 2nd time; approved: once" in refused(*trained)
 
 
+@pytest.mark.parametrize("column", ["illness", "d"])
+def test_no_model_says_which_columns_of_new_rows_are_read_or_how(
+    averaged: tuple[World, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], column: str
+) -> None:
+    """Its holder learnt how many rows have a value of its choice in any column of the file: the others are refused."""
+    (world, run), honest = averaged, ModelServer.load
+    rule = ColumnRule(type="categorical", categories=("rare",), unknown="refuse")
+
+    async def load(self: ModelServer) -> None:
+        await honest(self)
+        asked = FittedColumn(name=column, rule=rule, categories=rule.categories)
+        self._reading = replace(self._reading, columns=(*self._reading.columns[:3], asked))
+
+    monkeypatch.setattr(ModelServer, "load", load)
+    capsys.readouterr()
+    assert predicted(world, run, "--data", f"{BANK}=persons,{SHOP}=persons") == 0
+    told = {one["party"]: one for one in json.loads(capsys.readouterr().out.splitlines()[-1])["predictions"]}
+    assert (told[SHOP]["rows"], told[SHOP]["predicted"], told[SHOP]["rejections"]) == (20, 20, {})
+
+
 def test_a_row_of_a_table_is_predicted_once_by_whatever_number() -> None:
     """The last row is -1 too: under both numbers it was drawn twice under the noise that is charged once."""
     table, token = PredictingTable.__new__(PredictingTable), current_caller.set("server")
+    MaskedTable.__init__(table, (SHOP,), "server")
     table._has_predicted = False
     features = np.random.default_rng(1).normal(size=(5, 2))
     table._encoded = SimpleNamespace(features=features)  # type: ignore[assignment]

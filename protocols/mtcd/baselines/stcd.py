@@ -107,7 +107,7 @@ class StcdClient(TokenHolder):
         if (is_new and self.is_in_z) or (is_end and self.has_begun):
             raise Refused(self.caller, f"sends {self.name} a prelude, which had its own already")
         self.has_begun = self.has_begun or is_end
-        z = unpack(prelude.z)
+        z = self._arrived(prelude.z, None)
         if is_new:
             z = await self._with_local(z, is_sent=True)
         prelude = dataclasses.replace(prelude, z=z, visited=prelude.visited | 1 << self._client)

@@ -13,6 +13,9 @@ from fedactors.protocols.mtcd.message_compression import unpack
 from fedactors.protocols.mtcd.messages import Representation, RoundOrder, SyncedZ
 from fedactors.protocols.mtcd.server import GatheringServer
 from fedactors.secure_sums.messages import Masked
+from protocols.mtcd.actors import ServedParty
+from protocols.mtcd.messages import Representation, RoundOrder, SyncedZ
+from protocols.mtcd.server import GatheringServer
 
 
 class SvflClient(ServedParty):
@@ -21,7 +24,8 @@ class SvflClient(ServedParty):
     @remote(caller=SERVER, at_most="num_rounds")
     async def step_on(self, synced: SyncedZ) -> Representation | Masked | None:
         """Do the local steps on one's own block with the others frozen; return h_k for the next round if asked."""
-        z, rows = unpack(synced.z), self._rows_of(synced.round_)
+        rows = self._rows_of(synced.round_)
+        z = self._arrived(synced.z, rows)
         task = self._block.visit(self.theta, synced.theta_0, z, rows, synced.step, False)
         self.theta, _, _ = await self._do(task)
         return await self._represent(synced.round_ + 1) if synced.send_representation else None

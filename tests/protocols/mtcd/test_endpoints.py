@@ -111,6 +111,12 @@ def hostile(endpoint, message, runtime, words="topology=complete"):
             RelayedZ((), 1, bytes(32), SyncedZ(0, 1.0, Z, np.zeros(0), True)),
             "that the server has not sealed",
         ),
+        (
+            "relay",
+            Relayed(("client-1", "client-0"), 1, bytes(32), Gather(0)),
+            "an order whose way leads to a station twice",
+        ),
+        ("relay", Relayed(("client-1",) * 2, 1, bytes(32), Gather(0)), "whose way leads to a station twice"),
     ],
 )
 def test_a_client_is_refused_what_only_server_or_driver_may_ask(endpoint, message, line):
