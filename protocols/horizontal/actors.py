@@ -42,18 +42,12 @@ from fedactors.learning.optimizers import check_summed_steps
 from fedactors.learning.user_models import base_of, check_base
 from fedactors.privacy.accounting import without_guarantee
 from fedactors.privacy.mechanisms import add_gaussian
-from fedactors.runtime.rounds import Remedy
-from fedactors.secure_sums.actors import SecureSummand, SecureSums, in_turn
-from fedactors.secure_sums.messages import Masked
-from fedactors.secure_sums.primitives import FixedPoint, count_point
-from fedactors.secure_sums.protocol import TooFewLeft
-from fedactors.validation import shown
-from protocols.horizontal import algorithm, client_dp, messages
-from protocols.horizontal.algorithm import NOTHING, ServerModel
-from protocols.horizontal.config import HorizontalConfig
-from protocols.horizontal.data import check_code, model_spec
-from protocols.horizontal.messages import Floats
-from protocols.horizontal.standardisation import (
+from fedactors.protocols.horizontal import algorithm, client_dp, messages
+from fedactors.protocols.horizontal.algorithm import NOTHING, ServerModel
+from fedactors.protocols.horizontal.config import HorizontalConfig
+from fedactors.protocols.horizontal.data import check_code, model_spec
+from fedactors.protocols.horizontal.messages import Floats
+from fedactors.protocols.horizontal.standardisation import (
     Doubles,
     as_read,
     column_sums,
@@ -71,6 +65,7 @@ from fedactors.secure_sums.actors import SecureSummand, SecureSums, in_turn
 from fedactors.secure_sums.messages import Masked
 from fedactors.secure_sums.primitives import FixedPoint, count_point
 from fedactors.secure_sums.protocol import TooFewLeft
+from fedactors.validation import shown
 
 _log = logging.getLogger(__name__)
 MOST_ALONE = 10

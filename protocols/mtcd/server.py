@@ -20,10 +20,9 @@ from fedactors.actors.groups import ActorGroup, settle, started, surviving_loss
 from fedactors.actors.remote import CLIENT, DRIVER, remote
 from fedactors.errors import CallTimeout, PartyLost, Refused
 from fedactors.messages.compression import decode_from
-from fedactors.secure_sums.actors import SecureSums
-from protocols.mtcd import messages
-from protocols.mtcd.actors import SealingServer, ServedParty, TokenClient
-from protocols.mtcd.algorithm import (
+from fedactors.protocols.mtcd import messages
+from fedactors.protocols.mtcd.actors import SealingServer, ServedParty, TokenClient
+from fedactors.protocols.mtcd.algorithm import (
     NUM_PROBES,
     LinearHead,
     batch_rows,
@@ -33,11 +32,12 @@ from protocols.mtcd.algorithm import (
     point_of,
     safe_step,
 )
-from protocols.mtcd.config import MtcdConfig
-from protocols.mtcd.data import GeneratedData, ImageData, weights_of
-from protocols.mtcd.message_compression import Estimates, Transforms
-from protocols.mtcd.messages import seal_of
-from protocols.mtcd.roaming import Issue, Roaming, RoamingPlan
+from fedactors.protocols.mtcd.config import MtcdConfig
+from fedactors.protocols.mtcd.data import GeneratedData, ImageData, weights_of
+from fedactors.protocols.mtcd.message_compression import Estimates, Transforms
+from fedactors.protocols.mtcd.messages import seal_of
+from fedactors.protocols.mtcd.roaming import Issue, Roaming, RoamingPlan
+from fedactors.secure_sums.actors import SecureSums
 
 _log = logging.getLogger(__name__)
 _PROBE_MARGIN = 1.1

@@ -16,18 +16,18 @@ from fedactors.actors.groups import ActorGroup
 from fedactors.actors.remote import CallCounts, config_of
 from fedactors.errors import BadInput, Refused
 from fedactors.messages.compression import Encoded, Pipeline, Quantise, TopK, decode_from, dense
-from protocols.glasu import aggregation, sampling
-from protocols.glasu import messages as graph_messages
-from protocols.glasu import serving as graph_serving
-from protocols.glasu.data import load_data
-from protocols.horizontal import actors as horizontal
-from protocols.horizontal.messages import Baselines, ColumnMeans, ColumnSums
-from protocols.mtcd import messages as tokens
-from protocols.mtcd.baselines.stcd import StcdClient
-from protocols.mtcd.server import GatheringServer
-from protocols.pubsub_vfl.actors import ActiveWorker
-from protocols.pubsub_vfl.messages import Gradient
-from protocols.tablepuppet import messages as joins
+from fedactors.protocols.glasu import aggregation, sampling
+from fedactors.protocols.glasu import messages as graph_messages
+from fedactors.protocols.glasu import serving as graph_serving
+from fedactors.protocols.glasu.data import load_data
+from fedactors.protocols.horizontal import actors as horizontal
+from fedactors.protocols.horizontal.messages import Baselines, ColumnMeans, ColumnSums
+from fedactors.protocols.mtcd import messages as tokens
+from fedactors.protocols.mtcd.baselines.stcd import StcdClient
+from fedactors.protocols.mtcd.server import GatheringServer
+from fedactors.protocols.pubsub_vfl.actors import ActiveWorker
+from fedactors.protocols.pubsub_vfl.messages import Gradient
+from fedactors.protocols.tablepuppet import messages as joins
 from tests.federation.test_runs import OTHERS, SMALL, federated
 from tests.federation.world import BANK, SHOP, World
 from tests.protocols.glasu import federation as small_graphs

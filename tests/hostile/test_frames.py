@@ -26,8 +26,8 @@ from fedactors.federation.session import ERROR, ERROR_BYTES, Broken, decoded, er
 from fedactors.federation.site import PROPOSAL_BYTES
 from fedactors.federation.site_run import SiteRun
 from fedactors.messages.codec import MAGIC, CodecError, decode, encode
+from fedactors.protocols.horizontal.actors import HorizontalServer
 from fedactors.runtime.failures import UnawaitedCall
-from protocols.horizontal.actors import HorizontalServer
 from tests.federation.test_runs import OTHERS, federated
 from tests.federation.world import BANK, SHOP, World
 from tests.hostile.test_members import connected

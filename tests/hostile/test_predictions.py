@@ -22,16 +22,13 @@ from fedactors.federation.online import MOST_ALIGNMENTS
 from fedactors.federation.runtime import FederatedRuntime
 from fedactors.federation.site_folder import SITE
 from fedactors.learning.models import ModelSpec
+from fedactors.protocols.tablepuppet.actors import MaskedTable
 from fedactors.protocols.tablepuppet.config import TablePuppetConfig
 from fedactors.protocols.tablepuppet.messages import WantedRows
 from fedactors.protocols.tablepuppet.serving import PredictingTable
 from fedactors.runtime.interface import ActorSpec
 from fedactors.serving.parts import Part, TrainedModel
 from fedactors.serving.predictions import ModelServer, PredictingOwner
-from protocols.tablepuppet.actors import MaskedTable
-from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.messages import WantedRows
-from protocols.tablepuppet.serving import PredictingTable
 from tests.federation.test_going_on import predicted, runs
 from tests.federation.test_online import given_by, ordered
 from tests.federation.test_runs import OTHERS, SMALL, federated

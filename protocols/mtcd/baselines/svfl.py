@@ -9,13 +9,9 @@ import asyncio
 
 from fedactors.actors.remote import DRIVER, SERVER, remote
 from fedactors.protocols.mtcd.actors import ServedParty
-from fedactors.protocols.mtcd.message_compression import unpack
 from fedactors.protocols.mtcd.messages import Representation, RoundOrder, SyncedZ
 from fedactors.protocols.mtcd.server import GatheringServer
 from fedactors.secure_sums.messages import Masked
-from protocols.mtcd.actors import ServedParty
-from protocols.mtcd.messages import Representation, RoundOrder, SyncedZ
-from protocols.mtcd.server import GatheringServer
 
 
 class SvflClient(ServedParty):
