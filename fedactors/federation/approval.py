@@ -581,10 +581,10 @@ def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteF
     ]
     if proposal.purpose != "predict" and hasattr(config, "min_aligned_rows") and proposal.task.layout == "vertical":
         first, fewest = next(iter(proposal.data)), config.min_aligned_rows
-        found.append(f"{first} chooses which shared rows are aligned: {fewest} at least (min_aligned_rows)")
         found.append(
-            f"{first} may say by a column of its data which of these are trained on: {fewest} at least; else the "
-            "settings say how many are, which may be fewer"
+            f"{first} chooses which shared rows are aligned, and may say by a column of its data which of them are "
+            f"trained on, validated and tested with, whatever shares the settings say: {fewest} at least are aligned, "
+            "and trained on (min_aligned_rows)"
         )
         found.append(
             f"which of them are test rows, and which are in a batch together, follows from a seed that "

@@ -30,6 +30,7 @@ from fedactors.errors import BadInput
 from fedactors.learning.models import ModelSpec, code_name, find_code, fork_draws
 from fedactors.learning.network import local_mask
 from fedactors.learning.user_models import check_repeats
+from fedactors.protocols.horizontal.config import HorizontalConfig
 from fedactors.runtime.snapshots import pack
 from fedactors.validation import first_line
 
