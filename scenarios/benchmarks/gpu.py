@@ -152,7 +152,8 @@ def random_graph(num_nodes: int, degree: int) -> ClientGraph:
     ends = np.sort(rng.integers(0, num_nodes, (num_nodes * degree // 2, 2)), axis=1)
     indptr, indices = to_csr(np.unique(ends[ends[:, 0] < ends[:, 1]], axis=0), num_nodes)
     nodes = rng.permutation(num_nodes)
-    split = NodeSplit(rng.integers(0, num_classes, num_nodes), *np.split(nodes, [num_nodes // 2, num_nodes * 3 // 4]))
+    train, validation, test = np.split(nodes, [num_nodes // 2, num_nodes * 3 // 4])
+    split = NodeSplit(rng.integers(0, num_classes, num_nodes), train, validation, test)
     features = rng.normal(size=(num_nodes, width)).astype(np.float32)
     return ClientGraph("client", Adjacency(indptr, indices), features, split, num_classes)
 

@@ -23,7 +23,8 @@ from fedactors.data.checks import check_data
 from fedactors.data.columns import ColumnRule
 from fedactors.data.description import load_description
 from fedactors.data.layouts.graph import EdgeFile
-from fedactors.data.layouts.relational import RelationalQuery, query_over_partitions
+from fedactors.data.layouts.relational import query_over_partitions
+from fedactors.data.layouts.vertical import RelationalQuery
 from fedactors.data.objects import table_of
 from fedactors.data.query import KeyTypeError, QueryError, make_plan, parse_query, view_of, views_of
 from fedactors.data.readers import read_columns

@@ -96,7 +96,7 @@ def test_a_database_that_is_gone_is_told_by_whoever_reads_it(tmp_path):
 
 
 def test_a_csv_file_of_a_query_is_parsed_once_while_it_is_held_and_again_when_it_changed(tmp_path, monkeypatch):
-    parsed, read = [], databases.read_arrays
+    parsed, read = [], databases.read_arrays  # type: ignore[attr-defined]
 
     def counted(path, *more):
         parsed.append(path.name)

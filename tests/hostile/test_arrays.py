@@ -15,7 +15,7 @@ import pytest
 from fedactors.actors.groups import ActorGroup
 from fedactors.actors.remote import CallCounts, config_of
 from fedactors.errors import BadInput, Refused
-from fedactors.messages.compression import Encoded, Pipeline, Quantise, TopK, decode_from, dense
+from fedactors.messages.compression import Pipeline, Quantise, TopK, decode_from, dense
 from fedactors.protocols.glasu import aggregation, sampling
 from fedactors.protocols.glasu import messages as graph_messages
 from fedactors.protocols.glasu import serving as graph_serving
@@ -119,7 +119,7 @@ def test_a_member_of_a_run_sends_no_array_of_any_size(
     world: World, monkeypatch: pytest.MonkeyPatch, algorithm: str
 ) -> None:
     async def pack(self: ActiveWorker, gradients: Any, epoch: int, stamp: Any, positions: Any) -> list[Gradient]:
-        sent: Encoded = FORMS["a sparse array of any size"]
+        sent: Any = FORMS["a sparse array of any size"]
         return [Gradient(stamp[0], epoch, stamp[1], self.clock.now(), sent) for _ in gradients]
 
     monkeypatch.setattr(ActiveWorker, "_pack", pack)
@@ -132,7 +132,7 @@ def test_a_member_of_a_run_sends_no_array_of_any_size(
 @pytest.mark.parametrize("means", [0, 1], ids=["of numbers", "about the means"])
 def test_sums_of_columns_have_a_number_for_each(world: World, monkeypatch: pytest.MonkeyPatch, means: int) -> None:
     """As a column of a matrix they became, added to another site's, as many times as many."""
-    honest = horizontal.column_sums
+    honest = horizontal.column_sums  # type: ignore[attr-defined]
 
     def sums(rows: Any, scaled: Any, about: Any, *more: Any) -> Any:
         found = honest(rows, scaled, about, *more)

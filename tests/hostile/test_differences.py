@@ -302,7 +302,7 @@ def test_what_data_are_read_from_is_what_readers_take(tmp_path: Path, monkeypatc
     found = {name: [one for one in shop.with_budget(name) if one != name] for name in given}
     of = {"one": "many", "folder": "many", "home": "at_home", "hub_again": "hub", "secret_again": "secret"}
     assert found == {name: [of[name]] if name in of else [] for name in given}
-    assert site_folder._meet(shop._locations("folder"), shop._locations("b")), "a link in the folder"
+    assert site_folder._meet(shop.read_by("folder"), shop.read_by("b")), "a link in the folder"
 
 
 def test_predictions_that_differ_in_ones_rows_wait_for_a_person(tmp_path: Path) -> None:

@@ -218,7 +218,7 @@ def test_a_site_with_its_new_key_takes_its_old_one_for_nobodys(tmp_path: Path) -
     """Who has a copy of it would be its driver, whom a site takes for itself."""
     world = World(tmp_path / "sites")
     thief = with_its_old_key(world, tmp_path / "thief")
-    thief.identified = lambda _: (SHOP, "")  # type: ignore[method-assign]
+    thief.identified = lambda certificate: (SHOP, "")  # type: ignore[method-assign]
     world.share()
     world.start(SHOP)
     ends: dict[str, Any] = {"serve": None, "lost": lambda *_: None, "errors": errors_for(SHOP, SHOP)}

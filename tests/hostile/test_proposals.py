@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -303,14 +304,14 @@ def test_data_of_a_proposal_are_names(tmp_path: Path) -> None:
             read_proposal({**as_tree(made), "data": {BANK: "customers", SHOP: name}})
 
 
-DAMAGE: dict[str, Callable[[Path, Path], None]] = {
+DAMAGE: dict[str, Callable[[Path, Path], Any]] = {
     "damaged": lambda kept, answer: kept.write_bytes(kept.read_bytes()[:-20]),
     "changed": lambda kept, answer: kept.write_text(kept.read_text().replace('"seed": 0', '"seed": 1')),
-    "gone": lambda kept, answer: kept.unlink(),
-    "both gone": lambda kept, answer: [one.unlink() for one in (kept, answer)].clear(),
+    "gone": lambda kept, answer: os.remove(kept),
+    "both gone": lambda kept, answer: list(map(os.remove, (kept, answer))),
     "answer damaged": lambda kept, answer: answer.write_bytes(b"{"),
     "answer of something else": lambda kept, answer: answer.write_text("[]"),
-    "answer gone": lambda kept, answer: answer.unlink(),
+    "answer gone": lambda kept, answer: os.remove(answer),
     "answer changed": lambda kept, answer: answer.write_text(answer.read_text().replace("true", "false")),
     "both changed": lambda kept, answer: change_both(kept, answer),
 }

@@ -269,7 +269,7 @@ class Remembering(nn.Module):
         if self.how == "generator":
             x = x * torch.rand(x.shape, generator=self.generator)
         if self.how == "buffer":
-            self.seen += 1
+            self.seen += 1  # type: ignore[assignment]
             return self.body(x) / self.seen
         return self.body(x) / (self.calls if self.how == "counter" else 1)
 

@@ -231,7 +231,7 @@ def test_under_noise_no_sums_leave(data):
 
 def test_a_server_that_asks_for_sums_of_columns_that_stay_as_they_are_is_refused(monkeypatch):
     async def asking(self, reading):
-        await self._column_sums(np.zeros(0))
+        await self._column_sums(np.zeros(0), 1)
         return reading
 
     monkeypatch.setattr(HorizontalServer, "_with_scale", asking)
