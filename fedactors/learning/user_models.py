@@ -192,6 +192,15 @@ def _check_entries(module: torch.nn.Module, where: str, split: bool) -> None:
     frozen = [name for name, parameter in named.items() if not parameter.requires_grad]
     if len(frozen) == len(named):
         raise BadInput(f"{where}: all its parameters are frozen, nothing is left to train")
+    entries = module.state_dict().items()
+    floats = {name for name, value in entries if isinstance(value, Tensor) and value.is_floating_point()}
+    for prefix, part in module.named_modules():
+        for name in getattr(part, "shared_buffers", ()):
+            if (entry := f"{prefix}.{name}".lstrip(".")) not in floats:
+                raise BadInput(
+                    f"{where}: shared_buffers names {entry!r}, which would not travel: it must be a buffer of floats, "
+                    "in the state dict"
+                )
     if not split:
         return
     if names := [name for name, _ in module.named_buffers()]:

@@ -68,6 +68,7 @@ def test_running_statistics_and_dropout_are_refused_in_a_split_network_only():
         ("too_wide", r"it returns \(2, 11\), not \(2, 10\)"),
         ("all_frozen", "all its parameters are frozen"),
         ("counting", r"buffer '1.seen' changes while it trains.*shared_buffers = \('seen',\)"),
+        ("counting_in_whole_numbers", "shared_buffers names 'seen', which would not travel"),
         ("counting_calls", "called again with the same it returns something else; draw from torch"),
         ("drawing_alone", "called again with the same it returns something else; draw from torch"),
         ("unseeded", "'weight' is another one each time that it is built"),
