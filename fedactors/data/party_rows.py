@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import scipy.sparse
 from numpy.typing import NDArray
 
 from fedactors.data.alignment.ids import Alignment
@@ -575,6 +574,8 @@ class SparseRows:
     """
 
     def __init__(self, rows: Any) -> None:
+        import scipy.sparse  # a site that waits needs none of its 75 modules
+
         self._rows = scipy.sparse.csr_array(rows)
 
     @property

@@ -204,13 +204,14 @@ class GraphClient(ProtectedClient):
     @in_turn
     async def introduce(self) -> messages.Introduction:
         """Say what the server must know before the first round."""
-        self._hear("introduce", self.common_secret)  # nodes are numbered by it
-        if self._is_secret and not self._is_ordered:
+        if self._is_secret and not self._is_ordered:  # a resumed client has heard it, and draws roundings as before
+            self._hear("introduce", self.common_secret)  # nodes are numbered by it
             self._order_nodes()
             self.parameters = self._first_parameters(self._agreed_seed)
         return messages.Introduction(
             num_nodes=len(self._local.nodes.labels_N),
             num_classes=self._local.num_classes,
+            class_names=self.class_names,
             train=np.sort(self._local.nodes.train),
             remarks=tuple(self._remarks),
         )

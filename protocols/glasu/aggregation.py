@@ -118,6 +118,12 @@ class AggregationServer(Server):
                     f"classes of {name}: {one.num_classes} are not allowed: all clients know the same labels, "
                     f"{next(iter(found))} has {first.num_classes}"
                 )
+            others = sorted({*one.class_names} ^ {*first.class_names})
+            if others or one.class_names != first.class_names:
+                raise BadInput(
+                    f"classes of {name}: others than at {next(iter(found))} are not allowed: all clients know the same "
+                    f"labels{f', and {others[0]} is at one of the two only' if others else ''}"
+                )
         return messages.Remarks(tuple(dict.fromkeys(remark for one in found.values() for remark in one.remarks)))
 
     @property

@@ -78,12 +78,13 @@ class Stamp:
     members: tuple[str, ...]
 
 
-@message(reveals="the number of nodes and classes, the training nodes' shuffled numbers, and `Remarks`")
+@message(reveals="the number of nodes, the names of classes, the training nodes' shuffled numbers, and `Remarks`")
 class Introduction:
     """A client's answer at the start of a run."""
 
     num_nodes: int
     num_classes: int
+    class_names: tuple[str, ...]
     train: Index
     remarks: tuple[str, ...]
 

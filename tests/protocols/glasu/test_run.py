@@ -16,6 +16,7 @@ from fedactors.network.links import Link, Network
 from fedactors.options import RunOptions
 from fedactors.plugins import check_contract
 from fedactors.protocols.glasu import algorithm, serving
+from fedactors.protocols.glasu.actors import GraphClient
 from fedactors.protocols.glasu.data import load_data, read_blocks
 from fedactors.protocols.glasu.messages import Aggregated, IndexSet, Representation, Targets
 from fedactors.protocols.glasu.plugin import PROTOCOL
@@ -53,6 +54,19 @@ def test_a_resumed_run_goes_on_exactly(words):
         assert resumed.metrics == whole.metrics
         for one, two in zip(resumed.extra["curve"], whole.extra["curve"], strict=True):
             assert one == pytest.approx(two, rel=1e-9)
+
+
+def test_clients_that_call_classes_by_other_names_are_refused(monkeypatch):
+    """As many classes at each are not the same ones: {0, 1, 2} and {0, 1, 3} would be learned as one."""
+    honest = GraphClient.introduce
+
+    async def other(self):
+        found = await honest(self)
+        return dataclasses.replace(found, class_names=("0", "1", "3" if self.name == "client-1" else "2"))
+
+    monkeypatch.setattr(GraphClient, "introduce", other)
+    with pytest.raises(BadInput, match=r"classes of client-1: others than at client-0 .* and 2 is at one"):
+        simulate(settings())
 
 
 @pytest.mark.slow
