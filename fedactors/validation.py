@@ -61,9 +61,10 @@ def one_line(text: str, most: int = 2 * _SHOWN) -> str:
 def short_line(text: str, most: int) -> str:
     """Return what `one_line` does, cut to so many bytes, as JSON has it: one character may take twelve."""
     said = one_line(text, most)
-    sizes = itertools.accumulate(len(json.dumps(char)) - 2 for char in said)
-    kept = sum(size <= most for size in sizes)
-    return said if kept == len(said) else f"{said[:kept]}..."
+    sizes = list(itertools.accumulate(len(json.dumps(char)) - 2 for char in said))
+    if not sizes or sizes[-1] <= most:
+        return said
+    return f"{said[: sum(size <= most - 3 for size in sizes)]}..."
 
 
 def without_controls(text: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import tempfile
 import warnings
 from collections.abc import Iterator
 from functools import partial
@@ -70,6 +71,17 @@ def _join_patiently() -> Any:
         with contextlib.suppress(cluster.NotStarted):
             return cluster.join(None, 2)
     return cluster.join(None, 2)
+
+
+@pytest.fixture(autouse=True)
+def _temporary_folder() -> Iterator[None]:
+    """A site in a thread whose run a test leaves unfinished keeps its temporary folder: the next test has its own."""
+    variable, folder = os.environ.get("TMPDIR"), tempfile.tempdir
+    yield
+    tempfile.tempdir = folder
+    os.environ.pop("TMPDIR", None)
+    if variable is not None:
+        os.environ["TMPDIR"] = variable
 
 
 @pytest.fixture(scope="session")

@@ -133,7 +133,7 @@ class _Once(argparse.Action):
     """A flag that a later one of the same name does not overrule in silence."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        if getattr(namespace, self.dest) is not None:
+        if getattr(namespace, self.dest) is not self.default:
             raise argparse.ArgumentError(self, "is given twice")
         setattr(namespace, self.dest, values)
 

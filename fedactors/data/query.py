@@ -255,7 +255,7 @@ def _names_order(node: Any) -> bool:
     is_above = isinstance(above, exp.Window) or isinstance(node, exp.Distinct)
     orders = (node.this, node.args.get("expression"), above.args.get("order") if is_above and above else None)
     named = [one for order in orders if isinstance(order, exp.Order) for one in order.expressions]
-    if node.key in _CHOOSING and not isinstance(above, exp.Window):
+    if node.key in _CHOOSING:
         return any(one.this == _value_of(node) for one in named)
     return any(one.find(exp.Column) is not None for one in named)
 

@@ -714,7 +714,7 @@ def _earlier(folder: SiteFolder, run: str) -> Proposal:
         BadInput: none did.
     """
     found = kept_proposal(folder, run) if RUN_ID.fullmatch(run) else None
-    if found is None and RUN_ID.fullmatch(run) and any((folder.path / PROPOSALS).glob(f"{run}.*json")):
+    if RUN_ID.fullmatch(run) and run in unread_runs(folder, folder.log()):
         raise to_tell(f"{folder.name}: run {run} {UNREADABLE}, so nothing can go on from it")
     if found is None or (answer := decision(folder, found)) is None or not answer[0]:
         raise to_tell(f"{folder.name}: run {shown(run)} was never approved here, so nothing can go on from it")

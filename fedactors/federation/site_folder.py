@@ -68,7 +68,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors.config import ignored
-from fedactors.data.databases import TableSource
+from fedactors.data.databases import SourceError, TableSource, postgres_settings
 from fedactors.data.datasets.catalogue import Task
 from fedactors.data.description import (
     IMAGE_FOLDERS,
@@ -124,6 +124,7 @@ from fedactors.validation import (
     files_at,
     first_line,
     library_address,
+    library_parts,
     path_of,
     read_text,
     read_tree,
@@ -683,18 +684,45 @@ def _reads(name: str, counted: str) -> str:
 
 
 def _read_at(given: Any, folder: Path) -> list[str]:
-    """Return what a location stands for, as readers take it: an address, or a path and its files; wrong: nothing."""
+    """Return what a location stands for, however it is spelled: an address, or a path and its files; wrong: nothing."""
     if not isinstance(given, str):
         return []
     with contextlib.suppress(BadInput):  # whoever reads it says what is wrong
         if address := library_address(given, "path", folder):
+            kind, name, _ = library_parts(address)  # settings choose among its rows
+            if not name.startswith("file:"):
+                return [f"{kind}:{name}"]
+            given = name.removeprefix("file:")
+        if given.startswith("env:"):
+            return [given, *_server_at(os.environ.get(given.removeprefix("env:"), ""))]
+        if server := _server_at(given):
+            return server
+        if (address := address_of(given)).startswith(_OF_THIS_HOST):
+            given = address.partition("://")[2]
+        elif address:
             return [address]
-        if address_of(given) or given.startswith("env:"):
-            return [address_of(given) or given]
         path = path_of(given, "path", folder)
         is_folder = path.is_dir()  # whose files lie in it, unless they are links
         return [str(path), *(str(one.resolve()) for one in files_at(path) if not is_folder or one.is_symlink())]
     return []
+
+
+_OF_THIS_HOST = ("file://", "local://")
+
+
+def _server_at(address: str) -> list[str]:
+    """Return the database that an address of PostgreSQL names, whoever asks it and how; none: it is no such address."""
+    try:
+        found = postgres_settings(address)
+    except SourceError:
+        return []
+    return [f"postgresql://{found['host'].lower()}:{found['port']}/{found['dbname']}"]
+
+
+def _table_at(where: str, table: str) -> str:
+    """Return which table of a database is meant: letters' case and the schema by default say nothing; a file is one."""
+    is_database = where.startswith(("postgresql://", "env:")) or where.lower().endswith((".duckdb", ".db", ".sqlite"))
+    return table.casefold().removeprefix("public.").removeprefix("main.") if is_database else ""
 
 
 # --- the files ---
@@ -1377,7 +1405,7 @@ class SiteFolder:
         tables = found.get("tables")
         given = [(found.get(key), "") for key in _LOCATIONS]
         given += [(value, table) for table, value in tables.items()] if isinstance(tables, dict) else []
-        return {(where, table) for value, table in given for where in _read_at(value, self.path)}
+        return {(where, _table_at(where, table)) for value, table in given for where in _read_at(value, self.path)}
 
     def rows_file(self, name: str) -> Path:
         """Return the file of data whose rows are predicted online.

@@ -491,7 +491,7 @@ class UsageWatch:
         for kind in (resource.RLIMIT_FSIZE, resource.RLIMIT_DATA):
             _bound(kind, self, None)
         self._look_at_shared_memory()
-        for key, path in self._left.items():
+        for key, path in list(self._left.items()):  # a look that is under way adds to them
             with contextlib.suppress(OSError):
                 if _inode(path.lstat()) == key:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -291,23 +291,23 @@ def check_loss(spec: ModelSpec, task: Task, address: str) -> None:
                 f"{where}: its parameter {name!r} would never change: only the model's are trained; put it there, or "
                 "freeze it (requires_grad_(False))"
             )
-    output_BO = torch.zeros(_BATCH, *spec.output_shape, dtype=spec.dtype, requires_grad=True)
+    output_BO = torch.zeros(_BATCH, *spec.output_shape, dtype=spec.dtype)
     kind = torch.long if task in ("multiclass", "tokens") else spec.dtype
     target_B = torch.zeros(_BATCH, *target_shape(task, spec), dtype=kind)
-    try:
-        with fork_draws(0):
-            value = user_loss(address, output_BO, target_B)
-    except Exception as error:
-        said = f"given outputs {_shape_of(output_BO)} and {_BATCH} targets it fails: {_line(error)}"
-        raise BadInput(f"{where}: {said}") from error
+
+    def value_at(level: float) -> Any:
+        try:
+            return user_loss(address, torch.full_like(output_BO, level, requires_grad=True), target_B)
+        except Exception as error:
+            said = f"given outputs {_shape_of(output_BO)} and {_BATCH} targets it fails: {_line(error)}"
+            raise BadInput(f"{where}: {said}") from error
+
+    with fork_draws(0):
+        value = value_at(0.0)
     if not isinstance(value, Tensor) or value.ndim or not value.requires_grad:
         raise BadInput(f"{where}: it must return a scalar tensor that depends on the outputs, the mean over a batch")
-    drawn_BO = torch.randn(output_BO.shape, dtype=spec.dtype, generator=torch.Generator().manual_seed(0))
-
-    def loss_of(number: int) -> float:
-        return float(user_loss(address, drawn_BO if number else output_BO.detach(), target_B))
-
-    check_repeats(where, loss_of, f"{_SEEDED}, and keep nothing between calls")
+    # a half is in the domain of losses of probabilities too
+    check_repeats(where, lambda number: value_at(number / 2).item(), f"{_SEEDED}, and keep nothing between calls")
 
 
 def check_metric(spec: ModelSpec, task: Task, address: str) -> None:

@@ -628,10 +628,13 @@ class PredictingSite(Client):
         if "reading" in state:
             self._local = read_reading(state["reading"])
         elif self._context.is_between_organisations:
-            raise BadInput(
-                f"the checkpoint does not say how rows of {self.party} were read; predict with a run that was trained "
-                "by this version"
-            )
+            said = f"{self.party} has no state in this checkpoint: its rows are predicted by a run that it ends with"
+            if self._stored is not None:
+                said = (
+                    f"the checkpoint does not say how rows of {self.party} were read; predict with a run that was "
+                    "trained by this version"
+                )
+            raise BadInput(said)
 
     def make_model(self, found: WholeModel) -> TrainedModel:
         """Return the model; a protocol says what it is."""

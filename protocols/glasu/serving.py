@@ -77,7 +77,7 @@ class PredictingClient(ProtectedClient):
 
     async def load(self) -> None:
         """Load parameters and graph."""
-        config, state = self._config, self._stored.read()
+        config, state = self._config, _known(self._stored.read())
         if self._names != (trained := tuple(state["names"])):
             raise BadInput(
                 f"data: the parties {', '.join(self._names)} are not allowed: the model was trained by "
@@ -273,11 +273,20 @@ def predictors(config: GlasuConfig) -> Mapping[str, type]:
     return {"clients": PredictingClient} | ({} if config.works_alone else {"server": PredictingServer})
 
 
+def _known(state: ActorState) -> ActorState:
+    """Return a client's state, if it says which parties trained the model, and what its classes are called."""
+    if "names" not in state or "class_names" not in state:
+        raise BadInput(
+            "the model was trained by an earlier version, which kept no names of parties and classes: train again"
+        )
+    return state
+
+
 def part(config: GlasuConfig, party: str, states: Mapping[str, bytes]) -> Part:
     """Return a client's best parameters, by layer."""
     if party == _SERVER:
         raise NoPart("--party: 'server' is not allowed: the server has no part of the model")
-    state = actor_state(states, party)
+    state = _known(actor_state(states, party))
     parameters = best_of(state)
     preprocessing, more = None, dict[str, Any]()
     if (holder := f"{party}/nodes") in states:

@@ -231,6 +231,7 @@ class TableClient(JoinMember, MaskedTable):
     async def receive_counts(self, counts: messages.DuplicateCounts) -> None:
         """Take G_i, keep the rows that join, and make the model."""
         self._check_counts(counts)
+        self._check_outputs(counts)
         self.counts = counts
         num_found = int(np.count_nonzero((np.asarray(counts.train) > 0) | (np.asarray(counts.in_test) > 0)))
         tell_partners(self, num_found, self._local.data.num_rows, self._local.num_null)
@@ -244,6 +245,7 @@ class TableClient(JoinMember, MaskedTable):
     @remote(caller=SERVER, only="joiners", at_most=lambda config: int(config.is_vertical))
     async def receive_joined_rows(self, joined: messages.JoinedRows) -> None:
         """Take p_i and hold the vertical slice of the joined table (VFL-SGD, VFL-ADMM)."""
+        self._check_outputs(joined)
         self.joined = joined
         await self._begin_training()
 
@@ -529,6 +531,23 @@ class TableClient(JoinMember, MaskedTable):
         if len(train) != len(self._encoded) or num_joined < 1 or not is_size:
             said = f"tells {self.name} that its rows stand in {total:,} joined rows of {num_joined:,}"
             raise Refused(self.caller, said)
+
+    def _check_outputs(self, told: messages.DuplicateCounts | messages.JoinedRows) -> None:
+        """Check that the model has one output, or one for each class: with as many as features it would be the rows.
+
+        Raises:
+            Refused: it has another number of them, or begins with a bias of another.
+        """
+        number, known = told.num_classes, self._query.num_classes
+        if self._loss != "softmax":
+            approved, is_approved = "1", number == 1
+        elif self._table.label is not None:
+            approved, is_approved = f"{self._num_classes}", number == self._num_classes
+        else:  # the classes that the label's table has may be fewer; of those that nobody announced it tells how many
+            approved, is_approved = f"2 to {known}", number >= 2 and (number <= known or known < 2)
+        if not is_approved or len(told.base) not in (0, number):
+            said = f"asks {self.name} for {number:,} outputs a row, with {len(told.base):,} to begin with"
+            raise Refused(self.caller, f"{said}; approved: {approved}")
 
     def _check_batches(self) -> None:
         """Check that the join is not said to be larger than is approved: how often rows are asked for follows from it.

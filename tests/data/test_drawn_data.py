@@ -175,10 +175,10 @@ def test_a_drawn_column_is_read_as_it_was_written(number, tmp_path, request):
 
 
 KEYS = {
-    "i": (pa.int64(), "BIGINT", [1, 2, 3, 2**53, -5]),
+    "i": (pa.int64(), "BIGINT", [1, 2, 3, 2**53 - 1, 2**53, -5]),
     "s": (pa.int32(), "INTEGER", [1, 2, 3, 4]),
-    "f": (pa.float64(), "DOUBLE PRECISION", [1.0, 2.0, 2.5, 0.0, 2.0**53]),
-    "n": (pa.decimal128(20, 0), "NUMERIC(20, 0)", [1, 2, 3, 2**53]),
+    "f": (pa.float64(), "DOUBLE PRECISION", [1.0, 2.0, 2.5, 0.0, 2.0**53 - 1]),
+    "n": (pa.decimal128(20, 0), "NUMERIC(20, 0)", [1, 2, 3, 2**53 - 1, 2**53]),
     "t": (pa.string(), "TEXT", ["1", "01", "x", "X", " x", "é", "e\u0301"]),
     "d": (pa.date32(), "DATE", ["1970-01-01", "2024-02-29"]),
     "m": (pa.timestamp("us"), "TIMESTAMP", ["1970-01-01 00:00:00", "2024-02-29 01:02:03.5"]),

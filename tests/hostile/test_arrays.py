@@ -183,6 +183,21 @@ def test_the_noise_of_a_step_follows_from_no_number_that_a_server_makes_up(
         execute(reproducible=False, model="linear", feature_dp=1.0, algorithm="rfl-sgd-v")
 
 
+@pytest.mark.parametrize("algorithm", ["rfl-sgd-v", "rfl-admm-v", "vfl-sgd"])
+@pytest.mark.parametrize("model", ["linear", "softmax"])
+def test_a_table_has_as_many_outputs_as_the_task(monkeypatch: pytest.MonkeyPatch, algorithm: str, model: str) -> None:
+    """With as many as it has features, and theta the identity, its predictions are its rows."""
+    name = "JoinedRows" if algorithm == "vfl-sgd" else "DuplicateCounts"
+    honest, position = getattr(joins, name), -2
+
+    def wide(*given: Any) -> Any:
+        return honest(*given[:position], 50, *given[position + 1 :])
+
+    monkeypatch.setattr(joins, name, wide)
+    with pytest.raises(Refused, match=r"server: asks .* for 50 outputs a row, .*; approved: "):
+        execute(reproducible=False, model=model, algorithm=algorithm)
+
+
 def test_a_row_is_in_a_batch_once_by_whatever_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last row is -1 too: under both numbers it would move theta twice as far as is charged."""
     honest = joins.Derivatives

@@ -295,14 +295,43 @@ def test_what_data_are_read_from_is_what_readers_take(tmp_path: Path, monkeypatc
         "secret": '"env:DB"\nbudget = { epsilon = 8.0 }',
         "secret_again": '"env:DB"',
         "wrong": '""',
+        "as_address": f'"file://{tmp_path}/home/x.csv"',
+        "as_local": f'"local:{tmp_path}/home/x.csv"',
+        "hub_part": '"hf:ylecun/mnist?split=test"',
+        "hub_here": f'"hf:file:{tmp_path}/home/x.csv?split=train"',
+        "server": '"postgresql://DB.example/sales"\nbudget = { epsilon = 8.0 }',
+        "server_again": '"postgres://me@db.example:5432/sales?sslmode=require"',
+        "server_of_env": '"env:SALES"',
+        "other_server": '"postgresql://db.example/other"',
     }
+    monkeypatch.setenv("SALES", "postgresql://you:secret@db.example/sales")
     for name, words in given.items():
         add(world, SHOP, f"[data.{name}]\npath = {words}")
     shop = world.folder(SHOP)
     found = {name: [one for one in shop.with_budget(name) if one != name] for name in given}
     of = {"one": "many", "folder": "many", "home": "at_home", "hub_again": "hub", "secret_again": "secret"}
+    of |= {"as_address": "at_home", "as_local": "at_home", "hub_part": "hub", "hub_here": "at_home"}
+    of |= {"server_again": "server", "server_of_env": "server"}
     assert found == {name: [of[name]] if name in of else [] for name in given}
     assert site_folder._meet(shop.read_by("folder"), shop.read_by("b")), "a link in the folder"
+
+
+def test_a_table_is_one_whatever_it_is_called(tmp_path: Path) -> None:
+    """A file has one table by any name, and a database takes ORDERS and public.orders for orders."""
+    world, shared = World(tmp_path), "budget = { epsilon = 8.0 }"
+    for name, tables, more in (
+        ("file", '{ orders = "o.parquet" }', shared),
+        ("file_again", '{ o = "o.parquet" }', ""),
+        ("base", '{ orders = "o.sqlite" }', shared),
+        ("base_again", '{ ORDERS = "o.sqlite" }', ""),
+        ("base_other", '{ customers = "o.sqlite" }', ""),
+        ("server", '{ orders = "postgresql://db.example/sales" }', shared),
+        ("server_again", '{ "public.orders" = "postgresql://you@db.example/sales" }', ""),
+    ):
+        add(world, SHOP, f'[data.{name}]\nsql = "SELECT 1"\ntables = {tables}\n{more}')
+    shop = world.folder(SHOP)
+    found = {name: shop.with_budget(name) for name in ("file_again", "base_again", "base_other", "server_again")}
+    assert found == {"file_again": ["file"], "base_again": ["base"], "base_other": [], "server_again": ["server"]}
 
 
 def test_predictions_that_differ_in_ones_rows_wait_for_a_person(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from fedactors.errors import BadInput
 from fedactors.learning.local_training import LocalTraining, train_locally
 from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import initial_vector
-from fedactors.learning.user_models import user_metrics
+from fedactors.learning.user_models import check_loss, user_metrics
 
 HERE = "tests.learning.test_losses_and_metrics"
 SMALL = {"num_rounds": 2, "num_clients": 3, "num_training": 90}
@@ -61,6 +61,21 @@ def test_a_quantile_is_learned_by_its_loss():
     weight, bias = train_locally(spec, initial_vector(spec, 0), x, targets, seed=0, training=training).vector
     assert bias == pytest.approx(0.9, abs=0.05)
     assert np.isfinite(weight)
+
+
+def of_probabilities(outputs, targets):
+    return functional.binary_cross_entropy(outputs, targets.to(outputs.dtype))
+
+
+def sloped(outputs, targets):
+    value = functional.binary_cross_entropy_with_logits(outputs, targets.to(outputs.dtype))
+    (slope,) = torch.autograd.grad(value, outputs, create_graph=True)
+    return value + slope.square().sum()
+
+
+@pytest.mark.parametrize("loss", ["of_probabilities", "sloped"])
+def test_a_loss_is_tried_where_it_is_defined_and_with_gradients(loss):
+    check_loss(ModelSpec(name="linear", inputs=(3,), outputs=1), "binary", f"{HERE}:{loss}")
 
 
 def smoothed(outputs, targets):

@@ -52,8 +52,8 @@ def test_a_stopped_run_goes_on_from_its_address(out):
     whole = go(out, seed=3)
     with pytest.raises(Stopped) as caught:
         go(out, "stop_after=2", seed=3)
-    (note,) = (note for note in caught.value.__notes__ if "--resume" in note)
-    stopped = note.rpartition(" ")[2]
+    (note,) = (note for note in caught.value.__notes__ if "resume" in note)
+    stopped = note.split("'")[1] if "load_run(" in note else note.rpartition(" ")[2]
     assert RunFolder.open(stopped).manifest["status"] == "stopped"
     resumed = go(out, resume=stopped)
     assert (resumed.metrics, resumed.bytes) == (whole.metrics, whole.bytes)

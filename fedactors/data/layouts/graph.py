@@ -364,6 +364,8 @@ def read_nodes(path: Path) -> NodeSplit:
     for name in _SPLITS:
         nodes: Index = getattr(split, name)
         known = nodes[(nodes >= 0) & (nodes < len(labels_N))]
+        if len(known) < len(nodes):
+            continue  # numbers of no nodes are refused with the graph
         if len(without := known[labels_N[known] == UNLABELLED]):
             raise BadInput(
                 f"labels: {UNLABELLED} of node {without[0]} of {name} is not allowed: it is of no class; leave the "
@@ -371,8 +373,9 @@ def read_nodes(path: Path) -> NodeSplit:
             )
         if name == "train" and len(np.unique(labels_N[known])) == 1:
             raise BadInput(f"train: nodes of class {classes[labels_N[known[0]]]} only are not allowed: two are needed")
-    if len(classes) == 1:
-        raise BadInput(f"labels: {classes[0]} at every node is not allowed: there must be at least two classes")
+    if len(classes) < 2:
+        what = f"{classes[0]} at every node" if len(classes) else "no label at any node"
+        raise BadInput(f"labels: {what} is not allowed: there must be at least two classes")
     # a node without a label is in no part, and nobody looks
     return replace(split, labels_N=np.maximum(labels_N, 0), class_names=tuple(map(str, classes.tolist())))
 

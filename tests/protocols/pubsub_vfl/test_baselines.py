@@ -13,7 +13,8 @@ def test_a_gradient_that_the_next_epoch_overtakes_meets_its_own_embedding(monkey
         asked = [(epoch, (await ask([None], (epoch, 0)))[0]) for epoch in (1, 2)]
         for epoch, embedding in asked:
             positions = self.rows.batches(epoch)[0]
-            found = await self._gradients(positions, [await self._values(embedding)])
+            values = await self._values(embedding, len(positions), "passive")
+            found = await self._gradients(positions, [values])
             await ask(await self._pack(found.embeddings, epoch, (0, 1), positions), (epoch, -1))
         return EpochLoss(0.0, 1)
 
