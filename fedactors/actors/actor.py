@@ -22,6 +22,7 @@ import numpy as np
 from fedactors.actors.context import Clock, Context, Job, Ref, Work, derived_rng, derived_seed, noise_rng
 from fedactors.actors.remote import Endpoints, current_caller, make_endpoints
 from fedactors.errors import BadInput, FedactorsError, Refused
+from fedactors.messages.fields import wrong_size
 from fedactors.privacy.accounting import without_guarantee
 
 if TYPE_CHECKING:
@@ -252,6 +253,27 @@ class Actor:
         Args:
             left: by bounded endpoint: how many answers left, and the last number that grows (a round's; else 0).
         """
+
+    def known_sizes(self, message: Any) -> Mapping[str, int]:
+        """Return the sizes of a message's dimensions that this actor knows, by their names; overridden.
+
+        Args:
+            message: that arrived, whose fields state `fedactors.messages.fields.Dimensions`.
+        """
+        return {}
+
+    def check_sizes(self, message: Any, sender: str | None = None) -> None:
+        """Check the dimensions of a message's arrays against each other, and against what this actor knows.
+
+        Args:
+            message: a message that arrived.
+            sender: whose it is; None: the caller's.
+
+        Raises:
+            Refused: naming the sender, the field, its shape and what is expected.
+        """
+        if (wrong := wrong_size(message, self.known_sizes)) is not None:
+            raise Refused(self.caller if sender is None else sender, f"sends {self.name} {wrong}")
 
     def count_forwarded(self, method: str, value: Any) -> None:
         """Count a call of one of the own endpoints that came inside of another message.

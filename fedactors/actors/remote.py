@@ -47,7 +47,7 @@ current_caller: ContextVar[str | None] = ContextVar("current_caller", default=No
 """Who called the endpoint that runs, as the runtime knows it; None: none runs. See `Actor.caller`."""
 CALLERS = (DRIVER, PEERS, SAME_PARTY, CLIENT, SERVER, PARAMETER_SERVER, DATA_CENTER)
 _LIFE = frozenset({"load", "open", "close", "compute", "begin", "job", "background", "put", "get", "free", "peer"})
-_ACCOUNTS = frozenset({"release", "count_forwarded", "record_privacy"})
+_ACCOUNTS = frozenset({"release", "count_forwarded", "record_privacy", "known_sizes", "check_sizes"})
 
 
 class InvalidEndpoint(TypeError):

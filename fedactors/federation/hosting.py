@@ -440,6 +440,7 @@ class SiteContext(HostedContext):
             value = value_of(done.result(), path.receiver) if is_frame else done.result()
             if path.receiver not in self._near:
                 self._site.gate.reply_in(path, value)
+            calls.fit(path, self.actor, value)
         except Exception as error:
             if isinstance(error, Refused):
                 self._site.note(error)

@@ -4,6 +4,9 @@ The checks of a class are made once, from its annotations. Known are numbers, te
 messages, tuples and lists (a list arrives as a tuple), mappings, `Any`, and arrays with the kind of number
 (``NDArray[np.floating]``) and the number of dimensions (``np.ndarray[tuple[int, int], ...]``) that they state.
 An int of 64 bits is taken for a float, as everywhere in Python; a bool for neither.
+
+``Annotated[NDArray[np.floating], Dimensions("nodes", "width")]`` names the dimensions of an array. One name has one
+size within a message, and the size that its receiver knows (`wrong_size`).
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ import collections.abc
 import textwrap
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -64,10 +68,10 @@ def checks_of(cls: type) -> Checks:
         UnknownAnnotation: a field's annotation is of no kind that is known here.
     """
     found = []
-    hints = typing.get_type_hints(cls)
+    hints, whole = typing.get_type_hints(cls), typing.get_type_hints(cls, include_extras=True)
     annotations = vars(cls).get("__annotations__", {})
     # a class of a script travels to Ray's processes without the names that its annotations, being texts, stand on
-    annotations.update({name: hints[name] for name in annotations})
+    annotations.update({name: whole[name] for name in annotations})
     for name, hint in hints.items():
         try:
             found.append((name, *_of(hint)))
@@ -242,6 +246,75 @@ def in_words(item: Any) -> str:
         return f"an array of {item.dtype} with {item.ndim} dimension{'s' * (item.ndim != 1)}"
     name = type(item).__name__
     return "nothing" if item is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+# --- dimensions ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, init=False)
+class Dimensions:
+    """The dimensions of an array, or of each array of a tuple, or the length of a tuple of numbers.
+
+    Args:
+        names: of the dimensions, each a word for its size that the receiver may know.
+        or_none: whether an empty array may come in its place.
+    """
+
+    names: tuple[str, ...]
+    or_none: bool
+
+    def __init__(self, *names: str, or_none: bool = False) -> None:
+        object.__setattr__(self, "names", names)
+        object.__setattr__(self, "or_none", or_none)
+
+
+_DIMENSIONS: dict[type, tuple[tuple[str, Dimensions, bool], ...]] = {}
+"""Of a message's fields: name, dimensions, and whether it is a tuple of arrays."""
+
+
+def dimensions_of(cls: type) -> tuple[tuple[str, Dimensions, bool], ...]:
+    """Return the fields of a message that name their dimensions: their names, and whether they are tuples of arrays."""
+    found = _DIMENSIONS.get(cls)
+    if found is None:
+        hints = typing.get_type_hints(cls, include_extras=True) if _is_message(cls) else {}
+        marked = ((name, _dimensions(hint), _is_of_arrays(hint)) for name, hint in hints.items())
+        found = _DIMENSIONS[cls] = tuple((name, one, several) for name, one, several in marked if one is not None)
+    return found
+
+
+def _dimensions(hint: Any) -> Dimensions | None:
+    return next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Dimensions)), None)
+
+
+def _is_of_arrays(hint: Any) -> bool:
+    parts = typing.get_args(typing.get_args(hint)[0]) if _dimensions(hint) is not None else ()
+    return typing.get_origin(typing.get_args(hint)[0]) is tuple and parts[0] is not float if parts else False
+
+
+def wrong_size(message: Any, known: Callable[[Any], Mapping[str, int]]) -> str | None:
+    """Return which array of a message has other dimensions than those known here, or than another one of it states.
+
+    Args:
+        message: whose fields are as declared.
+        known: returns the sizes that the receiver knows of a message, by name.
+    """
+    declared = dimensions_of(message.__class__)
+    if not declared:
+        return None
+    sizes = dict(known(message))
+    for name, dimensions, is_of_arrays in declared:
+        item = getattr(message, name)
+        for array in item if is_of_arrays else (item,):
+            shape = (len(array),) if isinstance(array, tuple) else tuple(array.shape)  # an `Encoded` has one too
+            if dimensions.or_none and shape == (0,):
+                continue
+            names = dimensions.names
+            if len(shape) != len(names) or any(
+                sizes.setdefault(one, size) != size for one, size in zip(names, shape, strict=True)
+            ):
+                expected = " x ".join(f"{sizes[one]:,} ({one})" if one in sizes else one for one in names)
+                return f"{message.__class__.__name__}.{name} of shape {shape}; expected: {expected}"
+    return None
 
 
 # --- freeze and check in one pass ----------------------------------------------------------------------------------

@@ -5,11 +5,13 @@
                 ---- the runtime: ledger row, link, transport ----
     receiver    arrive(path, value)        check again, where the sender's process is not trusted
                 ---- the runtime: wait until the actor has loaded ----
-                begin(path, actor, value)  open to this sender, and once more; set the caller; run the endpoint
+                begin(path, actor, value)  open to this sender, and once more; of these dimensions; set the caller;
+                                           run the endpoint
                 answer(path, reply)        check the reply's type, freeze, check every field, measure
                 failed(actor, caller, e)   what the caller is told of an error
                 ---- the runtime: ledger row, link, transport ----
     caller      take(path, reply)          check again, where the receiver's process is not trusted
+                fit(path, actor, reply)    check dimensions against what the caller knows
 
 A payload goes the same way: `keep` at its owner, `check_reader` wherever it is read, `receive` where its owner is not
 trusted. Nothing here knows a clock, an event loop, a ledger or a transport.
@@ -87,7 +89,8 @@ def begin(path: CallPath, actor: Any, value: Any) -> Coroutine[Any, Any, Any]:
     """Return the endpoint's coroutine; it knows its caller from the variables of the current task.
 
     Raises:
-        Refused: the endpoint is open to others only, or was called as often as is approved.
+        Refused: the endpoint is open to others only, or was called as often as is approved, or an array has other
+            dimensions than the actor knows.
     """
     endpoint = path.endpoint
     if endpoint.only is not None:
@@ -96,6 +99,8 @@ def begin(path: CallPath, actor: Any, value: Any) -> Coroutine[Any, Any, Any]:
         actor._context.counts.admit(endpoint, endpoint.bound, path.sender, actor, value)
     current_caller.set(path.sender)
     method = getattr(actor, endpoint.name)
+    if value is not None and not hasattr(method, "__checks_sizes__"):
+        actor.check_sizes(value)
     coroutine: Coroutine[Any, Any, Any] = method() if endpoint.is_bare else method(value)
     return coroutine
 
@@ -120,6 +125,16 @@ def take(path: CallPath, reply: Any) -> int:
     """
     path.endpoints.check_reply(path.endpoint, path.receiver, reply)
     return _check_received(path.endpoints, path.receiver, reply)
+
+
+def fit(path: CallPath, actor: Any, reply: Any) -> None:
+    """Check the dimensions of a reply against what the actor knows that has called; of the driver's calls nothing.
+
+    Raises:
+        Refused: naming the receiver.
+    """
+    if reply is not None and actor is not None:
+        actor.check_sizes(reply, path.receiver)
 
 
 def failed(actor: str, caller: str, error: BaseException) -> tuple[FedactorsError, int]:

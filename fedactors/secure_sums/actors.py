@@ -85,10 +85,13 @@ def in_turn(endpoint: F) -> F:
         async with self._turn:  # in order of arrival
             self._acting = asyncio.current_task()
             try:
+                for one in told:
+                    self.check_sizes(one)  # here: they follow from what is done before
                 return await endpoint(self, *told)
             finally:
                 self._acting = None
 
+    waiting.__checks_sizes__ = True  # type: ignore[attr-defined]
     return waiting  # type: ignore[return-value]
 
 

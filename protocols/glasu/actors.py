@@ -102,8 +102,8 @@ class GraphClient(ProtectedClient):
 
     Args:
         parts: where its own block is; everybody's in the two centralised baselines.
-        common_seed: shared by the clients; it shuffles the nodes' numbers. The server can derive it, as all seeds of
-            the run: with secure aggregation secrets take its place.
+        run_seed: shared by all; it shuffles the nodes' numbers, and draws batches. The server can derive it, as all
+            seeds of the run: with secure aggregation secrets take its place for numbers.
     """
 
     state: ClassVar[tuple[str, ...]] = (
@@ -117,7 +117,7 @@ class GraphClient(ProtectedClient):
         config: GlasuConfig,
         parts: Sequence[AnyPart],
         position: int,
-        common_seed: int,
+        run_seed: int,
         names: Sequence[str],
     ) -> None:
         super().__init__(names, survives_loss=config.on_party_loss == "continue")
@@ -126,7 +126,7 @@ class GraphClient(ProtectedClient):
         self._config = config
         self._parts = tuple(parts)
         self._position = position
-        self._common_seed = common_seed
+        self._run_seed, self._common_seed = run_seed, derived_seed(run_seed, "all clients", "nodes")
         self._dtype = torch.float64 if config.float64 else torch.float32
         self._optimizer = replace(config.step_rule, weight_decay=config.weight_decay / config.num_networks)
         self.moments = OptimizerState()
@@ -223,6 +223,7 @@ class GraphClient(ProtectedClient):
     async def sample(self, targets: messages.Targets) -> messages.IndexSet:
         """Sample the neighbours of a segment above the lowest; return the own index set at its input level."""
         self._hear("sample", targets)
+        self._check_stamp(targets.stamp)
         await self._sample(targets)
         return messages.IndexSet(self._round.layers[0].sources_S)
 
@@ -237,13 +238,50 @@ class GraphClient(ProtectedClient):
             said = f"asks {self.name} for nodes that are not in order, each once, from 0 to {num_nodes - 1}"
             raise Refused(self.caller, said)
 
+    def _check_stamp(self, stamp: messages.Stamp) -> None:
+        """Check what an average is divided by, and which batches of a round may be drawn.
+
+        Raises:
+            Refused: it names others than clients of the run, not this one, or a round or attempt that there is not.
+        """
+        is_fixed, clients = self._config.on_party_loss == "stop", self.clients
+        members = clients if is_fixed else tuple(name for name in clients if name in stamp.members)
+        most = 0 if is_fixed else len(clients)
+        if stamp.members != members or self.name not in members:
+            said = f"tells {self.name} that {', '.join(stamp.members) or 'nobody'} take part"
+            raise Refused(self.caller, f"{said}; approved: {', '.join(clients)}")
+        if not (1 <= stamp.round <= self._config.num_rounds and 0 <= stamp.attempt <= most):
+            said = f"begins attempt {stamp.attempt} of round {stamp.round} with {self.name}"
+            raise Refused(self.caller, f"{said}; approved: attempts 0 to {most}, rounds 1 to {self._config.num_rounds}")
+
+    def _check_batch(self, targets: messages.Targets) -> None:
+        """Check that a round is of the batch that is drawn: losses of nodes of one's choice tell their labels.
+
+        Raises:
+            Refused: it is of other nodes.
+        """
+        stamp, config = targets.stamp, self._config
+        how = (config.batch_size, self._run_seed, stamp.round, stamp.attempt, self.adder)
+        if not np.array_equal(targets.nodes, sampling.batch_of(self._local.nodes.train, *how)):
+            said = f"trains {self.name} in round {stamp.round} on other nodes than its batch's"
+            raise Refused(self.caller, f"{said}; approved: {config.batch_size} of those to train on, drawn by the seed")
+
     async def _sample(self, targets: messages.Targets) -> None:
         self._check_targets(targets.nodes)
         stamp, num_neighbours = targets.stamp, self._config.num_neighbours
-        if targets.segment == len(self._network.segments) - 1:
+        top = len(self._network.segments) - 1
+        if targets.segment == top:
             self._begin(stamp)
+            if not self._config.works_alone:
+                self._check_batch(targets)
         current = self._round
+        num_done = sum(len(segment) for segment in self._network.segments[targets.segment + 1 :])
+        if not 0 <= targets.segment <= top or len(current.layers) != num_done or stamp != current.stamp:
+            raise Refused(self.caller, f"samples segment {targets.segment} of {self.name} out of turn")
         if current.layers:
+            if len(np.setdiff1d(current.layers[0].sources_S, targets.nodes, assume_unique=True)):
+                said = f"asks {self.name} for nodes of segment {targets.segment} without all that it has sampled above"
+                raise Refused(self.caller, said)
             current.layers[0] = current.layers[0].with_sources(targets.nodes)
         num_layers = len(self._network.segments[targets.segment])
         work = Work("sample", len(targets.nodes) * num_layers * (num_neighbours or 10))
@@ -262,6 +300,30 @@ class GraphClient(ProtectedClient):
         if self._config.num_local_updates == 1 and not stamp.scoring and privacy.noise_of(self._config) == 0:
             self._round.traced = algorithm.traceable(self.parameters)
 
+    def known_sizes(self, message: Any) -> dict[str, int]:
+        """Return the widths of the network, the numbers of nodes, and of those of the segment that is spoken of."""
+        config, nodes = self._config, self._local.nodes
+        is_joined = config.aggregation == "concatenation"
+        sizes = {
+            "width": config.hidden_size,
+            "joined width": config.hidden_size * (len(self.names) if is_joined else 1),
+            "classes": self._local.num_classes,
+            "nodes to score": len(nodes.validation) + len(nodes.test),
+            "classifier parameters": sum(self.parameters[name].numel() for name in self._classifier_names),
+        }
+        segment = getattr(message, "segment", -1)
+        if not isinstance(message, messages.Targets) and 0 <= segment < len(self._network.segments):
+            sizes["nodes"] = self._num_targets(segment)
+        return sizes
+
+    def _num_targets(self, segment: int) -> int:
+        """Return at how many nodes a segment's representation is in the round under way."""
+        current: Round | None = getattr(self, "_round", None)
+        if current is None or not current.layers:
+            return self._local.graph.num_nodes
+        position = sum(len(one) for one in self._network.segments[: segment + 1])
+        return len(current.layers[position - 1].targets_T) if position <= len(current.layers) else 0
+
     # --- Algorithm 3 ---
 
     @remote(caller=SERVER, at_most="num_inferences")
@@ -269,6 +331,7 @@ class GraphClient(ProtectedClient):
     async def infer_lowest(self, targets: messages.Targets) -> messages.Representation | Masked:
         """Sample the lowest segment, unless the graph is used whole, and compute it."""
         heard = self._hear("infer_lowest", targets)
+        self._check_stamp(targets.stamp)
         await self._build(targets)
         if self._goes_in_chunks:
             return self._send(0, Inferred(await self._in_chunks(0, None)), heard)

@@ -79,8 +79,8 @@ class AggregationServer(Server):
 
     state: ClassVar[tuple[str, ...]] = ("clients", "introductions", "summed")
 
-    def __init__(self, config: GlasuConfig, names: Sequence[str]) -> None:
-        self._config = config
+    def __init__(self, config: GlasuConfig, names: Sequence[str], run_seed: int) -> None:
+        self._config, self._run_seed = config, run_seed
         self._names = tuple(names)
         self.clients: ActorGroup[GraphClient] = ActorGroup(
             self,
@@ -96,6 +96,20 @@ class AggregationServer(Server):
         self.introductions: dict[str, messages.Introduction] = {}
         self._last = len(config.resolved_layers) - 1
         """The topmost segment."""
+        self._num_targets: dict[int, int] = {}
+        """Nodes at which each segment's representation is, in the round under way."""
+        self._segment = 0
+        """Whose representations, or gradients, are asked for."""
+
+    def known_sizes(self, message: Any) -> dict[str, int]:
+        """Return the widths of the network, and how many nodes and classes there are."""
+        width, is_joined = self._config.hidden_size, self._config.aggregation == "concatenation"
+        sizes = {"width": width, "joined width": width * (len(self._names) if is_joined else 1)}
+        if self.introductions:
+            sizes["classes"] = next(iter(self.introductions.values())).num_classes
+        if isinstance(message, (messages.Representation, messages.GradientPart)):
+            sizes["nodes"] = self._num_targets[self._segment]
+        return sizes
 
     # --- before the first round ---
 
@@ -169,24 +183,33 @@ class AggregationServer(Server):
         """Algorithm 2: from S[L] down, every level that an aggregation writes is the union of the index sets."""
         if self._config.batch_size is None:
             return np.empty(0, dtype=np.int64)
-        train = self.introductions[stamp.members[0]].train
-        rng = self.rng(f"batch {stamp.round}/{stamp.attempt}")
-        nodes = sampling.choose_batch(train, self._config.batch_size, rng)
+        introduced = self.introductions[stamp.members[0]]
+        how = (self._config.batch_size, self._run_seed, stamp.round, stamp.attempt, self.name)
+        nodes = sampling.batch_of(introduced.train, *how)
+        self._num_targets[self._last] = len(nodes)
         for segment in range(self._last, 0, -1):
             sets = await self._tell(
                 lambda client, targets: client.sample(targets), messages.Targets(stamp, segment, nodes)
             )
+            for name, one in sets.items():
+                sampling.check_sampled(name, one.nodes, introduced.num_nodes)
             parts = [one.nodes for one in sets.values()]
             nodes = await self.compute(sampling.union, parts, work=Work("union", sum(len(part) for part in parts)))
+            self._num_targets[segment - 1] = len(nodes)
         return nodes
 
     async def _infer(self, stamp: messages.Stamp, targets: Index) -> messages.Aggregated:
         """Algorithm 3: one exchange for each aggregation layer; the last aggregate is still to be sent."""
+        if stamp.scoring or self._config.batch_size is None:
+            num_nodes = self.introductions[stamp.members[0]].num_nodes
+            self._num_targets = dict.fromkeys(range(self._last + 1), num_nodes)
+        self._segment = 0
         parts = await self._tell(
             lambda client, lowest: client.infer_lowest(lowest), messages.Targets(stamp, 0, targets)
         )
         for segment in range(self._last):
             aggregated = await self._aggregate(segment, parts)
+            self._segment = segment + 1
             parts = await self._tell(lambda client, aggregated: client.infer(aggregated), aggregated)
         return await self._aggregate(self._last, parts)
 
@@ -205,6 +228,7 @@ class AggregationServer(Server):
         parts = await self._tell(lambda client, last: client.head_gradient(last), aggregated)
         shares = await self._shares(self._last, parts)
         for segment in range(self._last - 1, -1, -1):
+            self._segment = segment
             parts = await self._tell_each(lambda client, share: client.pass_gradient(share), shares)
             shares = await self._shares(segment, parts)
         return shares

@@ -10,7 +10,7 @@ Shapes: S nodes of an index set, D hidden size, W width after Agg, C classes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from fedactors.data.new_rows import Predicted, PredictOrder
 from fedactors.inspection import Protection
 from fedactors.messages.codec import message
+from fedactors.messages.fields import Dimensions
 from fedactors.secure_sums.actors import MESSAGES
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class Introduction:
     num_nodes: int
     num_classes: int
     class_names: tuple[str, ...]
-    train: Index
+    train: Annotated[Index, Dimensions("training nodes")]
     remarks: tuple[str, ...]
 
 
@@ -95,21 +96,21 @@ class Targets:
 
     stamp: Stamp
     segment: int
-    nodes: Index
+    nodes: Annotated[Index, Dimensions("nodes")]
 
 
 @message(reveals="which nodes this client sampled, so some of its neighbourhoods' members")
 class IndexSet:
     """S_m at the input level of a sampled segment (Algorithm 2); nodes (S)."""
 
-    nodes: Index
+    nodes: Annotated[Index, Dimensions("nodes")]
 
 
 @message(reveals="a representation of each node in the index set; inversion attacks apply")
 class Representation:
     """H_m^+[l] at an aggregation layer (Algorithm 3), clipped and noised where configured; values (S x D)."""
 
-    values: Floats
+    values: Annotated[Floats, Dimensions("nodes", "width")]
 
 
 @message(reveals="the aggregate of the clients' representations: with two clients, the other's")
@@ -117,14 +118,14 @@ class Aggregated:
     """H[l+1] above a segment (Algorithm 3); values (S x W)."""
 
     segment: int
-    values: Floats
+    values: Annotated[Floats, Dimensions("nodes", "joined width")]
 
 
 @message(reveals="the loss's gradient at each node, which for training nodes can tell the label")
 class GradientPart:
     """A client's part of dL/dH[l+1], mode joint only; values (S x W)."""
 
-    values: Floats
+    values: Annotated[Floats, Dimensions("nodes", "joined width")]
 
 
 @message(reveals="the clients' summed gradient")
@@ -132,7 +133,7 @@ class GradientShare:
     """What Agg's backward pass gives to one client: 1/M of dL/dH[l+1], or its block; values (S x D)."""
 
     segment: int
-    values: Floats
+    values: Annotated[Floats, Dimensions("nodes", "width")]
 
 
 @message(reveals="the client's mean training loss before its first and its last local update; without masks only")
@@ -147,14 +148,14 @@ class Report:
 class Classifier:
     """W_m[L] as one flat vector, only with average_classifiers; values (W C + C)."""
 
-    values: Floats
+    values: Annotated[Floats, Dimensions("classifier parameters")]
 
 
 @message(reveals="the mean of the clients' classifiers")
 class AveragedClassifier:
     """The averaged classifier; values (W C + C)."""
 
-    values: Floats
+    values: Annotated[Floats, Dimensions("classifier parameters")]
 
 
 @message(reveals="how well validation and test nodes are predicted; functions of their labels")
@@ -169,14 +170,14 @@ class Scores:
 class Logits:
     """Predictions of all nodes of a graph; values (N x C)."""
 
-    values: Floats
+    values: Annotated[Floats, Dimensions("nodes", "classes")]
 
 
 @message(reveals="this client's predictions for validation and test nodes, and its accuracy; without masks only")
 class Prediction:
     """A client's answer to the last aggregate of an evaluation; values (validation and test nodes x C)."""
 
-    values: Floats
+    values: Annotated[Floats, Dimensions("nodes to score", "classes")]
     accuracy: float
     """On test nodes, not a number where there are none."""
 
@@ -185,14 +186,14 @@ class Prediction:
 class AveragedLogits:
     """The mean of the clients' logits, for the first client to score; values (validation and test nodes x C)."""
 
-    values: Floats
+    values: Annotated[Floats, Dimensions("nodes to score", "classes")]
 
 
 @message(reveals="the clients' summed predictions for all nodes: they are for the first client")
 class SummedLogits:
     """The sum of the clients' logits of new nodes; values (N x C)."""
 
-    values: Floats
+    values: Annotated[Floats, Dimensions("nodes", "classes")]
 
 
 def sent(config: GlasuConfig) -> tuple[type, ...]:
@@ -255,7 +256,10 @@ def left_open(config: GlasuConfig, purpose: str) -> Sequence[str]:
         "good they are by the labels, which such predictions can spell out"
     ]
     if IndexSet in sent(config):
-        found.append("which nodes your edges lead to leaves in each round, as index sets of yours alone, in no sum")
+        found.append(
+            "which nodes your edges lead to leaves in each round, as index sets of yours alone, in no sum: from the "
+            "nodes of that round's batch, and below the topmost segment from any that the server names besides"
+        )
     return found
 
 

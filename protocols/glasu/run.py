@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedactors.actors.actor import Actor, Resources
-from fedactors.actors.context import derived_seed
 from fedactors.actors.groups import ActorGroup, OnLoss
 from fedactors.data.alignment.nodes import align_nodes
 from fedactors.learning.metrics import of_split
@@ -100,18 +99,17 @@ async def run(config: GlasuConfig, data: GraphSource, runtime: Runtime) -> RunRe
 def assemble(config: GlasuConfig, data: GraphSource, runtime: Runtime) -> ActorGroup[Trainer]:
     """Spawn the clients and, where they communicate, the server; return whom the driver gives its orders."""
     names = data.parties[:1] if config.special_case == "centralised" else data.parties
-    common_seed = derived_seed(runtime.seed, "all clients", "nodes")
     cls = LoneClient if config.works_alone else GraphClient
     clients: dict[str, Any] = {}
     resources = Resources(num_cpus=0.1, num_gpus=config.num_gpus)
     for position, name in enumerate(names):
-        arguments = (config, parts_of(config, data, name), position, common_seed, tuple(names))
+        arguments = (config, parts_of(config, data, name), position, runtime.seed, tuple(names))
         clients[name] = runtime.spawn(cls, name, *arguments, resources=resources)
     runtime.on_loss(lambda name: "stop" if name == SERVER else config.on_party_loss)
     if config.works_alone:
         on_loss: OnLoss = "drop" if config.on_party_loss == "continue" else "stop"
         return ActorGroup(runtime, clients, on_loss=on_loss, timeout=config.client_timeout)
-    server: Trainer = runtime.spawn(AggregationServer, SERVER, config, names)
+    server: Trainer = runtime.spawn(AggregationServer, SERVER, config, names, runtime.seed)
     return ActorGroup(runtime, {SERVER: server}, timeout=_MOST_WAITS * config.client_timeout)
 
 

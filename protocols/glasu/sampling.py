@@ -12,7 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fedactors.actors.context import derived_rng
 from fedactors.data.datasets.load import csr_of
+from fedactors.errors import Refused
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -94,6 +96,24 @@ def choose_batch(train_nodes: IntArray, batch_size: int | None, rng: np.random.G
     if batch_size is None or batch_size >= len(train_nodes):
         return np.sort(train_nodes)
     return np.sort(rng.choice(train_nodes, size=batch_size, replace=False))
+
+
+def check_sampled(client: str, nodes_S: IntArray, num_nodes: int) -> None:
+    """Check a client's index set before it goes to the others, who would name the server for it.
+
+    Raises:
+        Refused: naming the client; it names nodes that there are not, or one twice.
+    """
+    is_sorted = bool((nodes_S[1:] > nodes_S[:-1]).all())
+    if len(nodes_S) and not (nodes_S[0] >= 0 and nodes_S[-1] < num_nodes and is_sorted):
+        raise Refused(client, f"samples nodes that are not in order, each once, from 0 to {num_nodes - 1}")
+
+
+def batch_of(
+    train_nodes: IntArray, batch_size: int | None, run_seed: int, round: int, attempt: int, server: str
+) -> IntArray:
+    """Return the batch of a round, which the server draws, and each client by itself: nobody chooses its nodes."""
+    return choose_batch(train_nodes, batch_size, derived_rng(run_seed, server, f"batch {round}/{attempt}"))
 
 
 def sample_neighbours(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -35,7 +36,7 @@ from fedactors.data.layouts.horizontal import (
 )
 from fedactors.errors import BadInput, PartyLost, Refused
 from fedactors.learning.local_training import LocalTraining, check_private
-from fedactors.learning.metrics import HEADLINES, LOCAL_BASELINE, known, local_baseline
+from fedactors.learning.metrics import HEADLINES, LOCAL_BASELINE, METRICS, known, local_baseline
 from fedactors.learning.models import ModelSpec, num_terms
 from fedactors.learning.network import find_device, initial_vector, local_entries, local_mask
 from fedactors.learning.optimizers import check_summed_steps
@@ -241,10 +242,6 @@ class ClientProcess(SecureSummand):
         targets = [y for _, y in rows] if self._config.measures_targets(self._part.task, self._part.targets) else []
         if not scaled_D.any() and not targets:
             raise Refused(self.caller, f"asks {self.name} for sums of columns, none of which is standardised")
-        size = int(scaled_D.sum()) + bool(targets)
-        if order.values.shape not in ((0,), (size,)):  # one mean a row would single rows out of the sums
-            said = f"sends {self.name} means of shape {order.values.shape}; approved: one for each of {size} columns"
-            raise Refused(self.caller, said)
         sums = column_sums([x for x, _ in rows], scaled_D, order.values, targets)
         if not self._config.secure_aggregation:
             return messages.ColumnSums(sums)
@@ -268,11 +265,29 @@ class ClientProcess(SecureSummand):
         """Standardise the own rows, once."""
         if self.scale:
             raise Refused(self.caller, f"tells {self.name} the scale of columns a second time")
+        self._check_scale(found)
         self.heard("take_scale", found)
         self.scale = (found.mean, found.deviation)
         if self._config.measures_targets(self._part.task, self._part.targets):
             self.target = (found.target[0], found.target[1])
         self._find_rows()
+
+    def _check_scale(self, found: messages.ColumnScale) -> None:
+        """Refuse a scale of what is not standardised, or one that is none.
+
+        Raises:
+            Refused: a number is infinite or none, or a deviation not above 0, or a column that stays is moved.
+        """
+        scaled_D = scaled_numbers(self._config, self._reading)
+        mean_D, deviation_D = np.asarray(found.mean), np.asarray(found.deviation)
+        mean, deviation = found.target
+        stays = (mean_D[~scaled_D] == 0).all() and (deviation_D[~scaled_D] == 1).all()
+        if not self._config.measures_targets(self._part.task, self._part.targets):
+            stays = stays and (mean, deviation) == (0.0, 1.0)
+        if not (stays and all(np.isfinite([*mean_D, *deviation_D, mean])) and 0 < deviation < math.inf):
+            raise Refused(self.caller, f"tells {self.name} a scale of columns that is none, or of some that stay")
+        if not (deviation_D > 0).all():
+            raise Refused(self.caller, f"tells {self.name} a scale of columns with deviations that are not above 0")
 
     @remote(caller=SERVER, at_most=lambda config: int(config.secure_aggregation and not config.is_private))
     @in_turn
@@ -318,6 +333,7 @@ class ClientProcess(SecureSummand):
         config = self._config
         self.release("a change", round=order.round, last_round=config.num_rounds)
         self._check_wanted(order.round, order.clients)
+        self._check_clip(order)
         told = order.round, order.parameters, order.clip_norm, order.bit_share
         heard = self.heard("train_private", *told, *self._told_before)
         clients = [client for client in order.clients if not self._drops_out(order.round, client)]
@@ -343,6 +359,20 @@ class ClientProcess(SecureSummand):
             config.client_noise_multiplier,
         )
         return self.masked(values, point, f"{order.round}", sigma, what="clipped changes", heard=heard)
+
+    def _check_clip(self, order: messages.PrivateOrder) -> None:
+        """Refuse another clip norm than the settings', or one that no norm is, where it follows the changes.
+
+        Raises:
+            Refused: naming what is approved.
+        """
+        config, clip_norm, bit = self._config, order.clip_norm, order.bit_share
+        follows = config.clip_quantile is not None
+        approved = "one above 0, share 0 to 0.5" if follows else f"{config.client_clip_norm:g}, share 0"
+        is_one = 0 < clip_norm < math.inf and 0 <= bit <= client_dp.LARGEST_BIT
+        if not (is_one if follows else (clip_norm, bit) == (config.client_clip_norm, 0.0)):
+            said = f"orders {self.name} to clip to {clip_norm:g}, with a share of {bit:g}"
+            raise Refused(self.caller, f"{said}; approved: {approved} (client_clip_norm)")
 
     @remote(caller=SERVER, at_most=lambda config: int(config.is_noised))
     async def account(self) -> None:
@@ -388,7 +418,6 @@ class ClientProcess(SecureSummand):
     async def measure(self, order: messages.MeasureOrder) -> messages.LocalScores:
         """Measure a model, or each client's own with what is shared of it, on the own validation rows."""
         config, scores = self._config, []
-        self._check_size(order.parameters)
         self._measured = order.parameters
         for client, key in enumerate(self._validation):
             vector_P = self._model_of(client, order.parameters)
@@ -431,11 +460,15 @@ class ClientProcess(SecureSummand):
             self._first_kept = first_P[local_mask(self._spec, patterns)] if patterns else first_P
         return self._first_kept
 
-    def _check_size(self, shared_S: Floats) -> None:
-        """Refuse a vector that is not what clients share of their models."""
+    def known_sizes(self, message: Any) -> dict[str, int]:
+        """Return how many numbers clients share of their models, and how many columns are standardised."""
+        if isinstance(message, (messages.ColumnMeans, messages.ColumnScale)):
+            scaled_D = scaled_numbers(self._config, self._reading)
+            with_targets = self._config.measures_targets(self._part.task, self._part.targets)
+            size = int(scaled_D.sum()) + with_targets
+            return {"columns": size, "numbers of a row": len(scaled_D), "mean and deviation": 2}
         size = int(np.count_nonzero(~local_mask(self._spec, self._config.local_parameters)))
-        if shared_S.shape != (size,):
-            raise Refused(self.caller, f"sends {self.name} {shared_S.size} numbers of a model that shares {size}")
+        return {"shared parameters": size, "controls": size if self._config.algorithm == "scaffold" else 0}
 
     async def _train_personal(self, order: messages.TrainOrder, clients: list[int]) -> None:
         """Let clients train their own models near the server's (Ditto); nothing of them leaves."""
@@ -514,7 +547,6 @@ class ClientProcess(SecureSummand):
 
     async def _train(self, order: messages.TrainOrder) -> messages.Change:
         self._check_wanted(order.round, order.clients)
-        self._check_size(order.parameters)
         config = self._config
         clients = [client for client in order.clients if not self._drops_out(order.round, client)]
         if not clients:
@@ -580,8 +612,11 @@ class HorizontalServer(Server):
         "num_private",
     )
 
-    def __init__(self, config: HorizontalConfig, part: HorizontalPart, sites: tuple[str, ...], run_seed: int) -> None:
+    def __init__(self, config: HorizontalConfig, part: HorizontalPart, sites: Mapping[str, int], run_seed: int) -> None:
         self._config, self._part, self._run_seed = config, part, run_seed
+        self._num_clients = dict(sites)
+        self._num_columns = 0
+        """Sums of columns that are asked for."""
         self.model = ServerModel(NOTHING)
         self.best: Floats = NOTHING
         """The parameters that did best on the clients' validation rows (P); nothing where there are none."""
@@ -600,7 +635,7 @@ class HorizontalServer(Server):
         """How the clients' rows are read (`fedactors.data.layouts.horizontal`)."""
         self.sites: ActorGroup[ClientProcess] = ActorGroup(
             self,
-            sites,
+            tuple(sites),
             on_loss="drop" if config.on_party_loss == "continue" and config.min_sites is None else "stop",
             timeout=config.client_timeout,
             label="sites",
@@ -658,6 +693,11 @@ class HorizontalServer(Server):
         config, sites = self._config, self.sites
         if self._first_round is None:
             done = await sites.ask(lambda site: site.tell_last_round())
+            most = config.num_rounds if self._is_restored else 0
+            for name, one in done.items():
+                if not 0 <= one.number <= most:
+                    said = f"says that it took part in round {one.number}"
+                    raise Refused(name, f"{said}; expected: at most {most} of a run that {self._began}")
             self._first_round = 1 + max((one.number for one in done.values()), default=0)
         fewest = config.fewest_sites(len(sites.names))
         for name in self._later:
@@ -677,6 +717,10 @@ class HorizontalServer(Server):
                 )
             await self._let_in(round)
         return round >= self._first_round
+
+    @property
+    def _began(self) -> str:
+        return "goes on" if self._is_restored else "begins"
 
     async def _let_in(self, round: int) -> None:
         """Let in who is back and has not done this round: a site does none twice."""
@@ -710,6 +754,9 @@ class HorizontalServer(Server):
     async def prepare(self) -> messages.Federation:
         """Learn who is there, and make the first model."""
         found = await self.sites.ask(lambda site: site.introduce())
+        for name, one in found.items():
+            if one.num_clients != (approved := self._num_clients[name]):
+                raise Refused(name, f"introduces {one.num_clients:,} clients; approved: {approved:,}")
         widths = {name: one.width for name, one in found.items()}
         check_widths(widths)
         local = reading_of(self._part)
@@ -762,14 +809,12 @@ class HorizontalServer(Server):
     async def _column_sums(self, means: Floats, size: int) -> Doubles:
         """Return the sums of so many columns over all sites."""
         order = messages.ColumnMeans(means)
+        self._num_columns = 1 + size * (2 if means.size else 1)
         if not self._config.secure_aggregation:
             parts = await self.sites.ask(lambda site: site.sum_columns(order))
             found = {name: parts[name] for name in sorted(parts)}
-            bare = {name: one.values for name, one in found.items() if isinstance(one, messages.ColumnSums)}
-            for name, values in bare.items():  # of another shape a sum may be larger by any factor
-                if values.shape != (shape := (1 + size * (2 if means.size else 1),)):
-                    raise Refused(name, f"sends sums of columns of shape {values.shape}; expected: {shape}")
-            return np.asarray(sum(bare.values()), np.float64)
+            bare = [one.values for one in found.values() if isinstance(one, messages.ColumnSums)]
+            return np.asarray(sum(bare), np.float64)
         await self._sums.prepare(1)
         point, work = steps_point(len(self.sites.names)), Work("aggregate", float(len(self.sizes)))
         total, _ = await self._sums.total(await self.sites.ask(lambda site: site.sum_columns(order)), point, work)
@@ -863,7 +908,10 @@ class HorizontalServer(Server):
         if not self._config.secure_aggregation:
             answers = await self.sites.ask_each(lambda site, message: site.train(message), orders)
             self._count_present(answers)
-            return [answer for answer in answers.values() if isinstance(answer, messages.Change) and answer.num_clients]
+            changes = {name: one for name, one in answers.items() if isinstance(one, messages.Change)}
+            for name, change in changes.items():
+                self._check_change(name, change, len(orders[name].clients))
+            return [change for change in changes.values() if change.num_clients]
         await self._sums.prepare(1)
         parts = await self.sites.ask_each(lambda site, message: site.train(message), orders)
         point = FixedPoint(limit=self._config.secure_range, num_clients=len(self.sites.names))
@@ -871,6 +919,26 @@ class HorizontalServer(Server):
         total = await self._total(parts, point, work)
         found = algorithm.mean_of_summands(total, self.model, self._config.secure_range)
         return [found] if found.num_clients else []
+
+    def known_sizes(self, message: Any) -> dict[str, int]:
+        """Return how many numbers of the model travel, and how many sums of columns."""
+        size = self.model.vector.size
+        controls = size if self._config.algorithm == "scaffold" else 0
+        sizes = {"clipped changes": size + 1, "sums of columns": self._num_columns}
+        return {"shared parameters": size, "controls": controls, **sizes}
+
+    def _check_change(self, site: str, change: messages.Change, num_wanted: int) -> None:
+        """Refuse a change of more clients than were wanted, or of a weight that is none of theirs.
+
+        Raises:
+            Refused: naming the site.
+        """
+        number, weight = change.num_clients, change.weight
+        is_weight = number <= weight < math.inf if self._config.counts_samples else weight == number
+        is_whole = change.change.size == self.model.vector.size and change.control_change.size == self.model.control.size
+        if number and not (is_weight and is_whole) or not 0 <= number <= num_wanted:
+            said = f"sends a change of {number:,} clients, of weight {weight:g} and {change.change.size:,} numbers"
+            raise Refused(site, f"{said}; wanted: {num_wanted:,} clients, {self.model.vector.size:,} numbers")
 
     async def _total(self, parts: Mapping[str, Any], point: FixedPoint, work: Work) -> algorithm.Doubles:
         """Return the sum of the sites' parts of a round."""
@@ -926,8 +994,17 @@ class HorizontalServer(Server):
     async def validate(self, order: messages.RoundOrder) -> messages.Scores:
         """Let the clients measure the model on their own validation rows; return the means over their rows."""
         found = await self.sites.ask(lambda site: site.measure(messages.MeasureOrder(self.model.vector)))
+        for name, one in found.items():
+            wrong = next((key for key in one.metrics if not self._is_metric(key)), None)
+            if wrong is not None or one.num_rows < 1:
+                what = f"scores of {one.num_rows:,} rows" if wrong is None else f"a score called {shown(wrong)}"
+                raise Refused(name, f"sends {what}, which is none of this run's")
         means = algorithm.mean_scores([(one.num_rows, one.metrics) for one in found.values()])
         return messages.Scores(means, clients={name: one.metrics for name, one in found.items()})
+
+    def _is_metric(self, name: str) -> bool:
+        """Say whether a metric of that name is measured: a user's own are called by words."""
+        return name in METRICS or (bool(self._config.user_metric) and bool(re.fullmatch(r"[\w.@-]{1,99}", name)))
 
     @remote(caller=DRIVER, at_most=lambda config: int(config.measures_alone))
     async def measure_alone(self) -> messages.Baselines:

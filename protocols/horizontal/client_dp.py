@@ -41,7 +41,7 @@ from fedactors.secure_sums.protocol import noise_part
 
 RELEASE = "clients' changes"
 """What the server's releases are called in an audit."""
-_LARGEST_BIT = 0.5
+LARGEST_BIT = 0.5
 
 
 def expected_clients(config: HorizontalConfig, num_clients: int) -> float:
@@ -55,7 +55,7 @@ def bit_share(config: HorizontalConfig, expected: float) -> float:
     """Return c: the count of clients within the norm has noise of a twentieth of them (Andrew et al.), or c is 0.5."""
     if config.clip_quantile is None:
         return 0.0
-    return min(10 * config.client_noise_multiplier / expected, _LARGEST_BIT)
+    return min(10 * config.client_noise_multiplier / expected, LARGEST_BIT)
 
 
 def check_model(spec: ModelSpec) -> None:
@@ -103,7 +103,7 @@ def private_sum(
 
 def unit_change(change_P: Doubles, clip_norm: float, bit: float) -> Doubles:
     """Return u_i (P + 1), of norm 1 at most."""
-    if not clip_norm > 0 or not 0 <= bit <= _LARGEST_BIT:
+    if not clip_norm > 0 or not 0 <= bit <= LARGEST_BIT:
         raise BadInput(f"client_clip_norm: the server orders clip norm {clip_norm:g} and share {bit:g}")
     scaled_P = change_P / clip_norm
     is_within = bool(np.linalg.norm(scaled_P) <= 1)

@@ -8,7 +8,7 @@ for every `Change`; over a site with several clients it is their mean. No messag
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fedactors.inspection import Protection
 from fedactors.learning.optimizers import SIGNS_SHOW
 from fedactors.messages.codec import message
+from fedactors.messages.fields import Dimensions
 from fedactors.protocols.horizontal.config import BY_ROWS, HorizontalConfig
 from fedactors.secure_sums.actors import MESSAGES
 
@@ -53,7 +54,7 @@ class TotalWeight:
 class ColumnMeans:
     """What squares are counted from: a mean of each column that is standardised (S), or nothing (0)."""
 
-    values: Floats
+    values: Annotated[Floats, Dimensions("columns", or_none=True)]
 
 
 @message(
@@ -63,16 +64,16 @@ class ColumnMeans:
 class ColumnSums:
     """Rows, then sums of columns, without means (1 + S), or of differences from them and of their squares (1 + 2S)."""
 
-    values: Floats
+    values: Annotated[Floats, Dimensions("sums of columns")]
 
 
 @message(reveals="mean and deviation of each column (a regression: and of the targets) over all sites' rows")
 class ColumnScale:
     """What columns are brought to mean 0 and deviation 1 by (D each); one that is left alone has 0 and 1."""
 
-    mean: tuple[float, ...]
-    deviation: tuple[float, ...]
-    target: tuple[float, ...] = (0.0, 1.0)
+    mean: Annotated[tuple[float, ...], Dimensions("numbers of a row")]
+    deviation: Annotated[tuple[float, ...], Dimensions("numbers of a row")]
+    target: Annotated[tuple[float, ...], Dimensions("mean and deviation")] = (0.0, 1.0)
     """Mean and deviation of a regression's targets."""
 
 
@@ -85,8 +86,8 @@ class TrainOrder:
 
     round: int
     clients: tuple[int, ...]
-    parameters: Floats
-    control: Floats
+    parameters: Annotated[Floats, Dimensions("shared parameters")]
+    control: Annotated[Floats, Dimensions("controls")]
 
 
 @message(reveals="the mean change that a site's clients made to the model, their mean loss, and their total weight")
@@ -99,8 +100,8 @@ class Change:
     num_clients: int
     weight: float
     loss: float
-    change: Floats
-    control_change: Floats
+    change: Annotated[Floats, Dimensions("shared parameters", or_none=True)]
+    control_change: Annotated[Floats, Dimensions("controls", or_none=True)]
 
 
 @message(reveals="the server's model, under noise; which of a site's clients are wanted; the clip norm, under noise")
@@ -109,7 +110,7 @@ class PrivateOrder:
 
     round: int
     clients: tuple[int, ...]
-    parameters: Floats
+    parameters: Annotated[Floats, Dimensions("shared parameters")]
     clip_norm: float
     bit_share: float
     """c, the part of the sum's bound that the count of clients within the norm has."""
@@ -121,14 +122,14 @@ class PrivateOrder:
 class ClippedChanges:
     """In units of the clip norm (P + 1)."""
 
-    values: NDArray[np.float64]
+    values: Annotated[NDArray[np.float64], Dimensions("clipped changes")]
 
 
 @message(reveals="the server's model")
 class MeasureOrder:
     """Measure this model (P) on the validation rows of a site's clients."""
 
-    parameters: Floats
+    parameters: Annotated[Floats, Dimensions("shared parameters")]
 
 
 @message(

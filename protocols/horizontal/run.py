@@ -71,8 +71,9 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
     for name, clients in sites.items():
         arguments = (config, data.part(clients), clients[0], runtime.seed, tuple(sites))
         runtime.spawn(ClientProcess, name, *arguments, resources=resources, process=processes[name])
+    sizes = {name: len(clients) for name, clients in sites.items()}
     handle = runtime.spawn(
-        HorizontalServer, SERVER, config, data.part(test=True), tuple(sites), runtime.seed, resources=resources
+        HorizontalServer, SERVER, config, data.part(test=True), sizes, runtime.seed, resources=resources
     )
     waits = 0.0 if config.min_sites is None else config.quorum_timeout + 4 * config.client_timeout
     server = ActorGroup(runtime, {SERVER: handle}, timeout=3 * config.client_timeout + waits)

@@ -71,7 +71,7 @@ def test_means_of_columns_single_no_row_out(world: World, monkeypatch: pytest.Mo
     )
     assert told == []
     (found,) = world.refusals(SHOP)[before:]
-    assert found == "server: sends shop means of shape (60, 4); approved: one for each of 4 columns"
+    assert found == "server: sends shop ColumnMeans.values of shape (60, 4); expected: 4 (columns)"
 
 
 EXACT = dense(np.ones((32, 4), np.float32))
@@ -142,8 +142,8 @@ def test_sums_of_columns_have_a_number_for_each(world: World, monkeypatch: pytes
     before = len(world.refusals(BANK))
     assert federated(world, OTHERS["horizontal"][1], protocol="horizontal") in (2, 3)
     found, *_ = world.refusals(BANK)[before:]
-    shape = (9,) if means else (5,)
-    assert found == f"bank: sends sums of columns of shape {(*shape, 1)}; expected: {shape}"
+    size = 9 if means else 5
+    assert found == f"bank: sends server ColumnSums.values of shape ({size}, 1); expected: {size} (sums of columns)"
 
 
 def test_representations_of_nodes_are_added_up_if_they_are_of_one_shape() -> None:

@@ -369,6 +369,7 @@ class HostedActor:
         self._checkpoint = settings.checkpoint
         self._actor = spec.cls(*spec.args, **spec.kwargs)
         self._actor._context = self.context
+        self.context.transport.actor = self._actor
         self._loaded = asyncio.Event()
 
     async def load(self, state: bytes | None) -> bytes | None:

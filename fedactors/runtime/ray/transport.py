@@ -612,6 +612,8 @@ class LocalTransport:
     ) -> None:
         self.book = AddressBook(packed)
         self.memory = Memory() if memory is None else memory
+        self.actor: Any = None
+        """Who calls from here, where it is in this process: it knows the dimensions of replies."""
         self._me = me
         self._host = host
         self._use_sockets = use_sockets
@@ -720,6 +722,7 @@ class LocalTransport:
                 return
             value = decode_reply(kind == REPLY, body)
             calls.take(path, value)
+            calls.fit(path, self.actor, value)
         except Exception as error:
             self._unawaited.fail(reply, error, self._me)
         else:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from fedactors.actors.actor import Actor
 from fedactors.actors.context import NOWHERE, Clock, Context, Job, Ref, Work, derived_rng
 from fedactors.actors.remote import Endpoint, endpoints
-from fedactors.errors import BadInput, FedactorsError, PartyLost, PayloadGone
+from fedactors.errors import BadInput, FedactorsError, PartyLost, PayloadGone, Refused
 from fedactors.messages.codec import HEADER_BYTES, carry, freeze, type_name
 from fedactors.messages.ledger import DRIVER as DRIVER_KIND
 from fedactors.messages.ledger import kind_of
@@ -627,7 +627,17 @@ class Wire:
             if self.watch_replies is not None and reply is not None:
                 self.watch_replies(context.name, call.sender, path.endpoint.name, reply)
             if not call.reply.done():
-                call.reply.set_result(reply)
+                self._give(call, reply)
+
+    def _give(self, call: Call, reply: Any) -> None:
+        """End a call with its reply, if it has the dimensions that the caller knows."""
+        caller = self._runtime.contexts.get(call.sender)
+        try:
+            calls.fit(call.path, None if caller is None or not caller.alive else caller.actor, reply)
+        except Refused as error:
+            self._runtime.unawaited.fail(call.reply, error, call.sender)
+        else:
+            call.reply.set_result(reply)
 
     def _send_back(self, call: Call, reply: Any) -> tuple[Any, int]:
         """Check, freeze and record a reply; return it with the bytes that it is on its link."""

@@ -44,14 +44,14 @@ class Asking(AggregationServer):
 
 class ScoresAgain(Asking):
     async def _ask_more(self, number):
-        await self._victim.score(AveragedLogits(np.eye(3)[np.zeros(80, int)]))
+        await self._victim.score(AveragedLogits(np.eye(3)[np.zeros(60, int)]))
 
 
 class ScoresElsewhere(Asking):
     """The labels are everybody's: each one that is asked would say more of them."""
 
     async def _ask_more(self, number):
-        await self.clients.handle("client-1").score(AveragedLogits(np.eye(3)[np.zeros(80, int)]))
+        await self.clients.handle("client-1").score(AveragedLogits(np.eye(3)[np.zeros(60, int)]))
 
 
 class EvaluatesAgain(Asking):
@@ -80,7 +80,7 @@ class EvaluatesBeyond(Asking):
 
 class ScoresInTraining(AggregationServer):
     async def _update(self, messages):
-        logits = AveragedLogits(np.zeros((80, 3)))
+        logits = AveragedLogits(np.zeros((60, 3)))
         await self.clients.handle("client-0").score(logits)
         return await super()._update(messages)
 
@@ -93,7 +93,7 @@ LINES = {
     EvaluatesAgain: AGAIN.format("predict"),
     EvaluatesEarlierRound: AGAIN.format("predict"),
     EvaluatesEveryRound: NOT_DUE.format("predict", 1),
-    EvaluatesBeyond: r"client-\d: is made to release the representation of segment 0 to be measured of round 100",
+    EvaluatesBeyond: r"server: begins attempt 0 of round 100 with client-\d; approved: attempts 0 to 0, rounds 1 to 4",
     ScoresInTraining: NOT_DUE.format("score", 1),
 }
 

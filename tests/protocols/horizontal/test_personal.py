@@ -257,7 +257,7 @@ def test_a_server_that_sends_another_model_is_refused(monkeypatch):
         }
 
     monkeypatch.setattr(HorizontalServer, "_orders", longer)
-    with pytest.raises(FedactorsError, match=r"sends client-\d 553 numbers of a model that shares 552"):
+    with pytest.raises(FedactorsError, match=r"sends client-\d TrainOrder.parameters of shape \(553,\); expected: 552"):
         play(changed(**{**SMALL, **HEAD}))
 
 
