@@ -22,7 +22,7 @@ import numpy as np
 from fedactors.actors.context import Clock, Context, Job, Ref, Work, derived_rng, derived_seed, noise_rng
 from fedactors.actors.remote import Endpoints, current_caller, make_endpoints
 from fedactors.errors import BadInput, FedactorsError, Refused
-from fedactors.messages.fields import wrong_size
+from fedactors.messages.fields import dimensions_of, wrong_size
 from fedactors.privacy.accounting import without_guarantee
 
 if TYPE_CHECKING:
@@ -254,11 +254,12 @@ class Actor:
             left: by bounded endpoint: how many answers left, and the last number that grows (a round's; else 0).
         """
 
-    def known_sizes(self, message: Any) -> Mapping[str, int]:
+    def known_sizes(self, message: Any, sender: str) -> Mapping[str, int]:
         """Return the sizes of a message's dimensions that this actor knows, by their names; overridden.
 
         Args:
             message: that arrived, whose fields state `fedactors.messages.fields.Dimensions`.
+            sender: whose it is.
         """
         return {}
 
@@ -272,8 +273,11 @@ class Actor:
         Raises:
             Refused: naming the sender, the field, its shape and what is expected.
         """
-        if (wrong := wrong_size(message, self.known_sizes)) is not None:
-            raise Refused(self.caller if sender is None else sender, f"sends {self.name} {wrong}")
+        if not dimensions_of(message.__class__):
+            return
+        name = self.caller if sender is None else sender
+        if (wrong := wrong_size(message, lambda one: self.known_sizes(one, name))) is not None:
+            raise Refused(name, f"sends {self.name} {wrong}")
 
     def count_forwarded(self, method: str, value: Any) -> None:
         """Count a call of one of the own endpoints that came inside of another message.

@@ -6,7 +6,8 @@ messages, tuples and lists (a list arrives as a tuple), mappings, `Any`, and arr
 An int of 64 bits is taken for a float, as everywhere in Python; a bool for neither.
 
 ``Annotated[NDArray[np.floating], Dimensions("nodes", "width")]`` names the dimensions of an array. One name has one
-size within a message, and the size that its receiver knows (`wrong_size`).
+size within a message: that of its field of this name, if it has one, and the one that its receiver knows
+(`wrong_size`).
 """
 
 from __future__ import annotations
@@ -270,6 +271,8 @@ class Dimensions:
 
 _DIMENSIONS: dict[type, tuple[tuple[str, Dimensions, bool], ...]] = {}
 """Of a message's fields: name, dimensions, and whether it is a tuple of arrays."""
+_COUNTS: dict[type, tuple[str, ...]] = {}
+"""The fields that are themselves the size of a dimension of that name."""
 
 
 def dimensions_of(cls: type) -> tuple[tuple[str, Dimensions, bool], ...]:
@@ -279,6 +282,8 @@ def dimensions_of(cls: type) -> tuple[tuple[str, Dimensions, bool], ...]:
         hints = typing.get_type_hints(cls, include_extras=True) if _is_message(cls) else {}
         marked = ((name, _dimensions(hint), _is_of_arrays(hint)) for name, hint in hints.items())
         found = _DIMENSIONS[cls] = tuple((name, one, several) for name, one, several in marked if one is not None)
+        named = {name for _, one, _ in found for name in one.names}
+        _COUNTS[cls] = tuple(name for name, hint in hints.items() if hint is int and name in named)
     return found
 
 
@@ -287,8 +292,9 @@ def _dimensions(hint: Any) -> Dimensions | None:
 
 
 def _is_of_arrays(hint: Any) -> bool:
-    parts = typing.get_args(typing.get_args(hint)[0]) if _dimensions(hint) is not None else ()
-    return typing.get_origin(typing.get_args(hint)[0]) is tuple and parts[0] is not float if parts else False
+    whole = expanded(typing.get_args(hint)[0]) if _dimensions(hint) is not None else None
+    parts = typing.get_args(whole)
+    return typing.get_origin(whole) is tuple and typing.get_origin(expanded(parts[0])) is np.ndarray
 
 
 def wrong_size(message: Any, known: Callable[[Any], Mapping[str, int]]) -> str | None:
@@ -301,7 +307,11 @@ def wrong_size(message: Any, known: Callable[[Any], Mapping[str, int]]) -> str |
     declared = dimensions_of(message.__class__)
     if not declared:
         return None
-    sizes = dict(known(message))
+    sizes, kind = dict(known(message)), message.__class__.__name__
+    for field in _COUNTS[message.__class__]:
+        number = getattr(message, field)
+        if sizes.setdefault(field, number) != number:
+            return f"{kind}.{field} {number:,}; expected: {sizes[field]:,}"
     for name, dimensions, is_of_arrays in declared:
         item = getattr(message, name)
         for array in item if is_of_arrays else (item,):
@@ -313,7 +323,7 @@ def wrong_size(message: Any, known: Callable[[Any], Mapping[str, int]]) -> str |
                 sizes.setdefault(one, size) != size for one, size in zip(names, shape, strict=True)
             ):
                 expected = " x ".join(f"{sizes[one]:,} ({one})" if one in sizes else one for one in names)
-                return f"{message.__class__.__name__}.{name} of shape {shape}; expected: {expected}"
+                return f"{kind}.{name} of shape {shape}; expected: {expected}"
     return None
 
 

@@ -300,7 +300,7 @@ class GraphClient(ProtectedClient):
         if self._config.num_local_updates == 1 and not stamp.scoring and privacy.noise_of(self._config) == 0:
             self._round.traced = algorithm.traceable(self.parameters)
 
-    def known_sizes(self, message: Any) -> dict[str, int]:
+    def known_sizes(self, message: Any, sender: str) -> dict[str, int]:
         """Return the widths of the network, the numbers of nodes, and of those of the segment that is spoken of."""
         config, nodes = self._config, self._local.nodes
         is_joined = config.aggregation == "concatenation"

@@ -101,7 +101,7 @@ class AggregationServer(Server):
         self._segment = 0
         """Whose representations, or gradients, are asked for."""
 
-    def known_sizes(self, message: Any) -> dict[str, int]:
+    def known_sizes(self, message: Any, sender: str) -> dict[str, int]:
         """Return the widths of the network, and how many nodes and classes there are."""
         width, is_joined = self._config.hidden_size, self._config.aggregation == "concatenation"
         sizes = {"width": width, "joined width": width * (len(self._names) if is_joined else 1)}

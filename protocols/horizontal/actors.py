@@ -460,7 +460,7 @@ class ClientProcess(SecureSummand):
             self._first_kept = first_P[local_mask(self._spec, patterns)] if patterns else first_P
         return self._first_kept
 
-    def known_sizes(self, message: Any) -> dict[str, int]:
+    def known_sizes(self, message: Any, sender: str) -> dict[str, int]:
         """Return how many numbers clients share of their models, and how many columns are standardised."""
         if isinstance(message, (messages.ColumnMeans, messages.ColumnScale)):
             scaled_D = scaled_numbers(self._config, self._reading)
@@ -920,7 +920,7 @@ class HorizontalServer(Server):
         found = algorithm.mean_of_summands(total, self.model, self._config.secure_range)
         return [found] if found.num_clients else []
 
-    def known_sizes(self, message: Any) -> dict[str, int]:
+    def known_sizes(self, message: Any, sender: str) -> dict[str, int]:
         """Return how many numbers of the model travel, and how many sums of columns."""
         size = self.model.vector.size
         controls = size if self._config.algorithm == "scaffold" else 0

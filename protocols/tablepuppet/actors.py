@@ -188,6 +188,8 @@ class TableClient(JoinMember, MaskedTable):
     @remote(caller=CLIENT, only="partners", once=True, each=True)
     async def receive_facts(self, facts: messages.Facts) -> None:
         """Take what another partition of the table knows of its columns."""
+        if not np.isfinite([facts.totals, facts.squares]).all() or (facts.counts < 0).any():
+            raise Refused(self.caller, f"tells {self.name} facts of columns that are no sums")
         self._found[self.caller] = facts
 
     @remote(caller=SERVER, only="joiners", once=True)
@@ -206,7 +208,30 @@ class TableClient(JoinMember, MaskedTable):
     @remote(caller=CLIENT, only="first_partner", once=True)
     async def accept(self, agreement: messages.Agreement) -> None:
         """Encode the rows by the table's facts."""
+        await self._check_agreement(agreement)
         self._agree_on(agreement)
+
+    async def _check_agreement(self, agreement: messages.Agreement) -> None:
+        """Check that merged facts have what is known here; facts that are declared are compared.
+
+        Raises:
+            Refused: they are others, of another table's shape, or leave out a category that is here.
+        """
+        facts, local = agreement.facts, await self._facts()
+        self.check_sizes(facts)
+        merged = zip(facts.categories, local.categories, strict=True)
+        holds = all(set(one) <= set(whole) for whole, one in merged) and (facts.counts >= local.counts).all()
+        holds = holds and bool(np.isfinite([facts.totals, facts.squares]).all())
+        if self._config.declared_facts:
+            names = ("categories", "counts", "totals", "squares")
+            holds = all(np.array_equal(getattr(facts, name), getattr(local, name)) for name in names[1:])
+            holds = holds and facts.categories == local.categories
+        approved = self._query.classes if facts.classes and self._query.classes else facts.classes
+        if not holds or facts.classes != approved or not set(local.classes) <= set(facts.classes):
+            said = f"tells {self.name} other facts of the table's columns than it knows"
+            source = "declared_facts" if self._config.declared_facts else "at least its own"
+            raise Refused(self.caller, f"{said}; approved: {source}")
+        data.check_facts(facts, self._table_owner.table)
 
     def _agree_on(self, agreement: messages.Agreement) -> None:
         self.agreement = agreement
@@ -239,13 +264,31 @@ class TableClient(JoinMember, MaskedTable):
 
     @remote(caller=SERVER, only="joiners", at_most=lambda config: int(config.secure_aggregation))
     async def receive_positions(self, positions: messages.JoinPositions) -> None:
-        """Take the own row of every joined row, for predictions that are summed under masks."""
+        """Take the own row of every joined row, for predictions that are summed under masks.
+
+        Raises:
+            Refused: a row stands in another number of joined rows than its count says.
+        """
+        counts = self.counts
+        if counts is None:
+            raise Refused(self.caller, f"tells {self.name} of joined rows before their counts")
+        found, kept = positions.train, counts.train[np.flatnonzero(counts.train)]
+        is_whole = len(found) == counts.num_joined and found.min(initial=0) >= 0 and found.max(initial=0) < len(kept)
+        tested = np.unique(positions.test)
+        if not (is_whole and np.array_equal(np.bincount(found, minlength=len(kept)), kept)):
+            said = f"sums rows of {self.name} in {len(found):,} joined rows, other ones than their counts say"
+            raise Refused(self.caller, f"{said}; approved: {counts.num_joined:,}")
+        if not np.array_equal(tested, np.arange(np.count_nonzero(counts.in_test))):
+            raise Refused(self.caller, f"sums other rows of {self.name} for the test than those of the test join")
         self.positions = positions
 
     @remote(caller=SERVER, only="joiners", at_most=lambda config: int(config.is_vertical))
     async def receive_joined_rows(self, joined: messages.JoinedRows) -> None:
         """Take p_i and hold the vertical slice of the joined table (VFL-SGD, VFL-ADMM)."""
         self._check_outputs(joined)
+        for rows in (joined.train, joined.test):
+            if len(rows) and not (rows.min() >= 0 and rows.max() < len(self._encoded)):  # the last one is -1 too
+                raise Refused(self.caller, f"joins rows of {self.name} beyond 0 to {len(self._encoded) - 1}")
         self.joined = joined
         await self._begin_training()
 
@@ -274,6 +317,7 @@ class TableClient(JoinMember, MaskedTable):
     async def exchange(self, derivatives: messages.Derivatives) -> messages.Predictions | Masked:
         """Take the step of the last batch (Eq. 12, 13) and return the predictions of the next (Table 5, RFL-SGD-V)."""
         self._check_partitions(alone=True)
+        self._check_batch_size(derivatives.batch_size)
         heard = self.heard("exchange", derivatives.batch_size)
         if derivatives.batch_size:
             gradient = await self._gradient(derivatives)
@@ -291,12 +335,52 @@ class TableClient(JoinMember, MaskedTable):
             raise Refused(self.caller, f"asks {self.name} for rows beyond 0 to {len(self._x) - 1}")
         if self._config.feature_dp and not self._config.secure_aggregation and len(np.unique(rows)) < len(rows):
             raise Refused(self.caller, f"asks {self.name} for a batch that holds a row twice")
+        if len(rows) > (most := self._most_in_batch):
+            raise Refused(self.caller, f"asks {self.name} for a batch of {len(rows):,} rows; approved: {most:,}")
         return rows
+
+    @property
+    def _most_in_batch(self) -> int:
+        return self._config.batch_of(self._problem.num_joined)
+
+    def _check_batch_size(self, batch_size: int) -> None:
+        """Check what a gradient is divided by.
+
+        Raises:
+            Refused: it is not the size of a batch; the first partition alone is told it, the others 0.
+        """
+        if not 0 <= batch_size <= (most := self._most_in_batch):
+            raise Refused(self.caller, f"gives {self.name} a batch of {batch_size:,} joined rows; approved: {most:,}")
+
+    def _check_rho(self, rho: float) -> None:
+        """Check the penalty of a round.
+
+        Raises:
+            Refused: it is none.
+        """
+        if not 0 < rho < np.inf:
+            raise Refused(self.caller, f"solves for the theta of {self.name} with a penalty of {rho:g}; approved: > 0")
+
+    def known_sizes(self, message: Any, sender: str) -> dict[str, int]:
+        """Return how many rows, columns, outputs and parameters there are."""
+        if isinstance(message, messages.Facts):
+            is_ruled = bool(self._table_owner.partition.rules) and not self._config.declared_facts
+            return {"features": 0 if is_ruled else len(self._table.features)}
+        sizes = {"rows": self._local.data.num_rows} if hasattr(self, "_local") else {}
+        if self._is_posed:
+            sizes |= {"outputs": self._problem.model.num_outputs, "parameters": len(self.theta)}
+            sizes |= {"own rows that join": len(self._x)}
+        if isinstance(message, messages.Derivatives):
+            sizes["rows of the batch"] = len(self._batch) if message.batch_size or not self._alone else 0
+        if isinstance(message, messages.TestOutputs) and self.test_rows is not None:
+            sizes["rows to score"] = len(self.test_rows.rows)
+        return sizes
 
     @remote(caller=SERVER, only="operator", at_most="num_gradients")
     async def partial(self, derivatives: messages.Derivatives) -> messages.PartialGradient:
         """Return Eq. 18 over the own rows of the last batch (RFL-SGD)."""
         self._check_partitions(alone=False)
+        self._check_batch_size(derivatives.batch_size)
         return messages.PartialGradient(await self._gradient(derivatives))
 
     @remote(caller=SERVER, only="operator", at_most="num_gradients")
@@ -313,6 +397,7 @@ class TableClient(JoinMember, MaskedTable):
     async def solve(self, auxiliary: messages.Auxiliary) -> messages.Predictions | Masked:
         """Solve Eq. 16 and return the next round's predictions (RFL-ADMM-V)."""
         self._check_partitions(alone=True)
+        self._check_rho(auxiliary.rho)
         heard = self.heard("solve", auxiliary.rho)
         Y_nC, config, problem = auxiliary.values, self._config, self._problem
         if config.secure_aggregation:  # the server does not know the own predictions, which Eq. 14 takes away
@@ -328,6 +413,7 @@ class TableClient(JoinMember, MaskedTable):
     async def receive_auxiliary(self, auxiliary: messages.Auxiliary) -> None:
         """Take Y_i for the inner rounds (RFL-ADMM)."""
         self._check_partitions(alone=False)
+        self._check_rho(auxiliary.rho)
         self.auxiliary, self._rho = auxiliary.values, auxiliary.rho
 
     @remote(caller=SERVER, only="operator", at_most=lambda config: config.num_consensus_rounds * config.inner_rounds)

@@ -27,17 +27,24 @@ from fedactors.actors.actor import Server
 from fedactors.actors.context import Work, derived_rng
 from fedactors.actors.groups import ActorGroup
 from fedactors.actors.remote import DRIVER, remote
-from fedactors.data.alignment.rows import JoinMember, KeyHashes, agree_on_plan, ask_all, ask_each
+from fedactors.data.alignment.rows import JoinMember, KeyHashes, agree_on_plan, ask_all, ask_each, check_keys
 from fedactors.data.join import JoinTree
 from fedactors.data.layouts.vertical import RelationalQuery
 from fedactors.data.values import allocate
+from fedactors.errors import Refused
 from fedactors.messages.codec import wire_type
 from fedactors.protocols.tablepuppet import algorithm, data, messages
 from fedactors.protocols.tablepuppet.actors import TableClient
 from fedactors.protocols.tablepuppet.algorithm import Array, Parts
 from fedactors.protocols.tablepuppet.baselines import centralised
 from fedactors.protocols.tablepuppet.config import TablePuppetConfig
-from fedactors.protocols.tablepuppet.lou_operator import NOTHING, UnionCoordinator, UnionOperator, bare
+from fedactors.protocols.tablepuppet.lou_operator import (
+    NOTHING,
+    UnionCoordinator,
+    UnionOperator,
+    bare,
+    check_labels,
+)
 from fedactors.protocols.tablepuppet.mapping import (
     LISTED,
     JoinSplit,
@@ -148,7 +155,7 @@ class JoinServer(TableServer):
             return self.peer(side.coordinator, UnionCoordinator)
         if len(clients) == 1:
             return clients[0]  # type: ignore[no-any-return]
-        return UnionOperator(self._config, clients, self.compute, self.memory.setdefault(side.table, {}))
+        return UnionOperator(self._config, clients, side.clients, self.compute, self.memory.setdefault(side.table, {}))
 
     def _index(self) -> None:
         if self.trees:
@@ -171,8 +178,11 @@ class JoinServer(TableServer):
     async def map_tables(self) -> messages.JoinFacts:
         """Join the hashed keys, split the join into training and test rows, and give every table its G_i."""
         keys = await ask_all(self._tables, lambda table: table.send_keys())
+        for side, found in zip(self._sides, keys, strict=True):
+            check_keys(self._speaker(side), found, self._plan, side.table)
         facts = [(k.num_rows, k.num_null) for k in keys]
         labels = await self._tables[self.label_index].send_labels()
+        self._check_labels(labels, keys[self.label_index].num_rows)
         split = await self._split(keys, labels.is_test)
         del keys  # larger than all that follows
         self.num_outputs = labels.num_classes
@@ -188,6 +198,21 @@ class JoinServer(TableServer):
         del split
         await self._begin()
         return self._facts(facts)
+
+    @staticmethod
+    def _speaker(side: Side) -> str:
+        """Return who answers for a table: its coordinator, or its client; of several in here each is checked itself."""
+        return side.coordinator or side.clients[0]
+
+    def _check_labels(self, labels: messages.Labels, num_rows: int) -> None:
+        """Check labels, and that there are as many outputs as the task has."""
+        most, told = self._query.num_classes, labels.num_classes
+        is_approved = told >= 2 and (most < 2 or told <= most) if self._loss == "softmax" else told == 1
+        name = self._speaker(self._sides[self.label_index])
+        if not is_approved:
+            approved = (f"2 to {most:,}" if most > 1 else "2 or more") if self._loss == "softmax" else "1"
+            raise Refused(name, f"sends labels of {told:,} outputs; approved: {approved}")
+        check_labels(name, labels, num_rows, told)
 
     async def _split(self, keys: Sequence[KeyHashes], is_test: NDArray[np.bool_]) -> JoinSplit | TreeSplit:
         config, names = self._config, [side.table for side in self._sides]
@@ -250,7 +275,7 @@ class JoinServer(TableServer):
         elif config.is_admm:
             self.dual = [allocate((size, self.num_outputs), np.float64) for size in self._train.sizes]
             self.z = [local + base for local, base in zip(self.dual, self._train.of_label(self.base), strict=True)]
-            self.predictions = await self._ask(lambda table, _: table.predict_all(), tables)
+            self.predictions = await self._ask(lambda table, _: table.predict_all(), tables, self.num_rows)
 
     def _facts(self, of_keys: Sequence[tuple[int, int]]) -> messages.JoinFacts:
         names = [side.table for side in self._sides]
@@ -285,7 +310,7 @@ class JoinServer(TableServer):
         step = await self.compute(algorithm.admm_server_round, *args, *more, work=self._work("server-step"))
         self.dual, shared, self.z, residuals = step
         sent = [messages.Auxiliary(Y_nC, rho) for Y_nC in await self._scatter(shared)]
-        self.predictions = await self._ask(lambda table, auxiliary: table.solve(auxiliary), sent)
+        self.predictions = await self._ask(lambda table, auxiliary: table.solve(auxiliary), sent, self.num_rows)
         return await self._training_loss(), residuals
 
     async def _gather(self) -> Parts:
@@ -323,7 +348,8 @@ class JoinServer(TableServer):
         nothing = np.zeros((0, self.num_outputs))
         sent = [messages.Derivatives(nothing, 0, rows) for rows in self._rows_of(batches[0], touched)]
         for batch, following in zip_longest(batches, batches[1:]):
-            replies = await self._ask(lambda table, given: table.exchange(given), sent)
+            sizes = [len(one.next_rows) for one in sent]
+            replies = await self._ask(lambda table, given: table.exchange(given), sent, sizes)
             args = (self._loss, replies, touched, self.y[batch], self._config.secure_aggregation)
             value, Y = await self.compute(algorithm.sgd_server_step, *args, work=self._work("server-step", len(batch)))
             loss_sum += value
@@ -332,7 +358,7 @@ class JoinServer(TableServer):
                 touched = await self._touch(following, scratch)
                 next_rows = self._rows_of(following, touched)
             sent = [messages.Derivatives(y, len(batch), rows) for y, rows in zip(Y, next_rows, strict=True)]
-        await self._ask(lambda table, given: table.exchange(given), sent)
+        await self._ask(lambda table, given: table.exchange(given), sent, [0] * len(sent))
         return loss_sum / len(self.y)
 
     async def _touch(self, batch: NDArray[Any], scratch: list[NDArray[Any]]) -> list[algorithm.BatchRows]:
@@ -373,7 +399,9 @@ class JoinServer(TableServer):
         if self._config.algorithm == "centralised":
             predictions = self._predict_centralised([matrix.test for matrix in self.matrices])
         else:
-            predictions = await self._ask(lambda table, _: table.predict_test(), self._tables)
+            is_tree = isinstance(self._test, TreeJoin)
+            sizes = self._test.sizes if is_tree else [int(rows.max(initial=-1)) + 1 for rows in self.test_rows]
+            predictions = await self._ask(lambda table, _: table.predict_test(), self._tables, sizes)
         if self._config.secure_aggregation:
             return await self._score((predictions[0], *LISTED))
         work = self._work("gather", None if self.trees else self._test.num_joined)
@@ -399,11 +427,14 @@ class JoinServer(TableServer):
 
     # --- inside ---
 
-    async def _ask(self, call: Callable[[Any, Any], Awaitable[Any]], messages: Iterable[Any]) -> list[Array]:
-        """Call every table and return its predictions, or their sum alone where it is made under masks."""
+    async def _ask(
+        self, call: Callable[[Any, Any], Awaitable[Any]], messages: Iterable[Any], sizes: Sequence[int]
+    ) -> list[Array]:
+        """Call every table and return its predictions of so many rows, or their sum alone where it is made under masks."""
         if self._config.secure_aggregation:
             return [await self._ask_sum(call, messages)]
-        return bare(await ask_each(self._tables, call, messages))
+        names = [self._speaker(side) for side in self._sides]
+        return bare(await ask_each(self._tables, call, messages), names, sizes, self.num_outputs)
 
     async def _ask_sum(self, call: Callable[[Any, Any], Awaitable[Any]], messages: Iterable[Any]) -> Array:
         return await self._masked_sum(self._tables, call, messages, self._work("server-step"))

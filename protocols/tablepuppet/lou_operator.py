@@ -18,6 +18,7 @@ from fedactors.actors.actor import Server
 from fedactors.actors.context import Work
 from fedactors.actors.remote import SERVER, remote
 from fedactors.data.alignment.rows import KeyHashes, ask_all, ask_each
+from fedactors.errors import Refused
 from fedactors.protocols.tablepuppet import algorithm, messages
 from fedactors.protocols.tablepuppet.actors import TableClient
 from fedactors.protocols.tablepuppet.algorithm import Array
@@ -37,10 +38,12 @@ class UnionOperator:
         self,
         config: TablePuppetConfig,
         clients: Sequence[TableClient],
+        names: Sequence[str],
         compute: Callable[..., Awaitable[Any]],
         memory: dict[str, Any],
     ) -> None:
         self._config, self._clients, self._compute, self.memory = config, clients, compute, memory
+        self._names = tuple(names)
         self._batch: NDArray[Any] = NOTHING
 
     # --- before training ---
@@ -49,6 +52,9 @@ class UnionOperator:
     async def send_keys(self) -> KeyHashes:
         """Return the key hashes of all partitions, one after the other."""
         parts = await self._ask(lambda client: client.send_keys())
+        for name, part in zip(self._names, parts, strict=True):
+            if len(part.hashes) != len(parts[0].hashes):
+                raise Refused(name, f"sends hashed keys of {len(part.hashes)} edges; expected: {len(parts[0].hashes)}")
         self.memory["sizes"] = [part.num_rows for part in parts]
         hashes = tuple(algorithm.gather_union(columns) for columns in zip(*(p.hashes for p in parts), strict=True))
         return KeyHashes(sum(p.num_rows for p in parts), sum(p.num_null for p in parts), hashes)
@@ -57,6 +63,8 @@ class UnionOperator:
     async def send_labels(self) -> messages.Labels:
         """Return the labels of all partitions."""
         parts = await self._ask(lambda client: client.send_labels())
+        for name, part, size in zip(self._names, parts, self.memory["sizes"], strict=True):
+            check_labels(name, part, size, parts[0].num_classes)
         return messages.Labels(_gather(parts, "train"), _gather(parts, "is_test"), parts[0].num_classes)
 
     @remote(caller=SERVER, only="server", unbounded="the clients of its table count")
@@ -80,7 +88,7 @@ class UnionOperator:
     @remote(caller=SERVER, only="server", unbounded="the clients of its table count")
     async def predict_all(self) -> messages.Predictions:
         """Gather the predictions of all partitions."""
-        return messages.Predictions(_gather(await self._ask(lambda client: client.predict_all())))
+        return messages.Predictions(self._gathered(await self._ask(lambda client: client.predict_all())))
 
     @remote(caller=SERVER, only="server", unbounded="the clients of its table count")
     async def exchange(self, derivatives: messages.Derivatives) -> messages.Predictions:
@@ -93,6 +101,7 @@ class UnionOperator:
             sent = [messages.Derivatives(part, n, NOTHING) for part, n in zip(values, sizes, strict=True)]
             found = await self._tell(lambda client, given: client.partial(given), sent)
             parts = [part.values for part in found]
+            self._check_alike(parts)
             work = Work("coordinate", float(len(parts) * len(parts[0])))
             total = await self._compute(algorithm.combine_gradients, parts, derivatives.batch_size, work=work)
         self._batch = derivatives.next_rows
@@ -100,6 +109,7 @@ class UnionOperator:
         steps = [messages.AggregatedGradient(total, local.astype(np.int32)) for _, local in split]
         replies = await self._tell(lambda client, given: client.apply(given), steps)
         merged = np.empty((len(self._batch), replies[0].values.shape[1]))
+        bare(replies, self._names, [len(positions) for positions, _ in split], merged.shape[1])
         for (positions, _), reply in zip(split, replies, strict=True):
             merged[positions] = reply.values
         return messages.Predictions(merged)
@@ -120,11 +130,12 @@ class UnionOperator:
             sent = [messages.Consensus(memory["w"], u) for u in memory["u"]]
             found = await self._tell(lambda client, given: client.consensus(given), sent)
             thetas = [part.theta for part in found]
+            self._check_alike([memory["w"], *thetas], ["", *self._names])
             args = (thetas, memory["u"], config.beta, config.inner_rho or config.first_rho)
             work = Work("coordinate", float(2 * len(thetas) * len(thetas[0])))
             memory["w"], memory["u"] = await self._compute(algorithm.consensus_step, *args, work=work)
         agreed = [messages.Consensus(memory["w"], u) for u in memory["u"]]
-        return messages.Predictions(_gather(await self._tell(lambda client, given: client.adopt(given), agreed)))
+        return messages.Predictions(self._gathered(await self._tell(lambda client, given: client.adopt(given), agreed)))
 
     # --- evaluation ---
 
@@ -158,6 +169,20 @@ class UnionOperator:
 
     # --- inside ---
 
+    def _gathered(self, parts: Sequence[Any]) -> Array:
+        """Return one array of the partitions' predictions of all their rows that join."""
+        return algorithm.gather_union(bare(parts, self._names, self.memory["active"], parts[0].values.shape[1]))
+
+    def _check_alike(self, vectors: Sequence[Array], names: Sequence[str] = ()) -> None:
+        """Check that the partitions' vectors are of one size.
+
+        Raises:
+            Refused: naming whose is of another.
+        """
+        for name, one in zip(names or self._names, vectors, strict=True):
+            if one.shape != vectors[0].shape:
+                raise Refused(name, f"sends {len(one):,} parameters of its table's model; expected: {len(vectors[0]):,}")
+
     async def _ask(self, call: Callable[[TableClient], Awaitable[Any]]) -> list[Any]:
         return await ask_all(self._clients, call)
 
@@ -170,9 +195,34 @@ def _gather(parts: Sequence[Any], name: str = "values") -> NDArray[Any]:
     return algorithm.gather_union([getattr(part, name) for part in parts])
 
 
-def bare(parts: Sequence[Any]) -> list[Array]:
-    """Return predictions that came without masks, in order."""
+def bare(parts: Sequence[Any], names: Sequence[str], sizes: Sequence[int], num_outputs: int) -> list[Array]:
+    """Return predictions that came without masks, in order, of so many rows each.
+
+    Raises:
+        Refused: naming whose are of others.
+    """
+    for name, part, size in zip(names, parts, sizes, strict=True):
+        if part.values.shape != (size, num_outputs):
+            said = f"sends predictions of shape {part.values.shape}"
+            raise Refused(name, f"{said}; expected: {size:,} (rows) x {num_outputs} (outputs)")
     return [part.values for part in parts]
+
+
+def check_labels(name: str, labels: messages.Labels, num_rows: int, num_classes: int) -> None:
+    """Check that labels are of all rows to train on, and of the classes that there are.
+
+    Raises:
+        Refused: naming whose they are.
+    """
+    train, is_test = labels.train, labels.is_test
+    is_number = train.dtype.kind in "iuf" and bool(np.isfinite(train).all())
+    is_class = num_classes < 2 or not len(train) or (train.dtype.kind in "iu" and 0 <= train.min())
+    if is_number and is_class and num_classes > 1 and len(train):
+        is_class = int(train.max()) < num_classes
+    is_whole = len(is_test) == num_rows and len(train) == num_rows - np.count_nonzero(is_test)
+    if not (is_number and is_class and is_whole and labels.num_classes == num_classes):
+        said = f"sends {len(train):,} labels of {labels.num_classes:,} outputs, of {len(is_test):,} rows"
+        raise Refused(name, f"{said}; expected: one of each of {num_rows:,} rows to train on, {num_classes:,} outputs")
 
 
 class UnionCoordinator(UnionOperator, Server):
@@ -182,8 +232,16 @@ class UnionCoordinator(UnionOperator, Server):
     server = ""
 
     def __init__(self, config: TablePuppetConfig, names: tuple[str, ...], server: str) -> None:
-        self._names, self.server = names, server
-        UnionOperator.__init__(self, config, (), self.compute, {})
+        self.server = server
+        UnionOperator.__init__(self, config, (), names, self.compute, {})
+
+    def known_sizes(self, message: Any, sender: str) -> dict[str, int]:
+        """Return how many rows the partitions have, and those of the batch under way."""
+        if isinstance(message, messages.Derivatives) and sender == self.server:
+            return {"rows of the batch": len(self._batch) if message.batch_size else 0}
+        if isinstance(message, messages.Auxiliary):
+            return {"own rows that join": sum(self.memory["active"])}
+        return {"rows": sum(self.memory["sizes"])} if isinstance(message, messages.DuplicateCounts) else {}
 
     async def open(self) -> None:
         """Make the clients' handles."""

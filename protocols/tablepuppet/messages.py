@@ -10,7 +10,7 @@ N joined rows, E edges of the join tree at a table.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from fedactors.data.alignment import rows as joining
 from fedactors.inspection import Protection
 from fedactors.messages.codec import message
+from fedactors.messages.fields import Dimensions
 from fedactors.protocols.tablepuppet.config import TablePuppetConfig
 from fedactors.secure_sums.actors import MESSAGES
 
@@ -29,10 +30,10 @@ Integers = NDArray[np.integer[Any]]
 class Facts:
     """What partitions of one table must agree on; one entry for each feature (shapes F)."""
 
-    categories: tuple[tuple[str, ...], ...]
-    counts: Integers
-    totals: Floats
-    squares: Floats
+    categories: Annotated[tuple[tuple[str, ...], ...], Dimensions("features")]
+    counts: Annotated[Integers, Dimensions("features")]
+    totals: Annotated[Floats, Dimensions("features")]
+    squares: Annotated[Floats, Dimensions("features")]
     classes: tuple[str, ...]
 
 
@@ -50,8 +51,8 @@ class Agreement:
 class Labels:
     """Labels of the training rows in row order, and which rows (n) are test rows, whose labels show in scores."""
 
-    train: NDArray[Any]
-    is_test: NDArray[np.bool_]
+    train: Annotated[NDArray[Any], Dimensions("training rows")]
+    is_test: Annotated[NDArray[np.bool_], Dimensions("rows")]
     num_classes: int
 
 
@@ -59,11 +60,11 @@ class Labels:
 class DuplicateCounts:
     """G_ij in the training join (n), whether a row is in the test join (n), and N of the training join."""
 
-    train: Integers
-    in_test: NDArray[np.bool_]
+    train: Annotated[Integers, Dimensions("rows")]
+    in_test: Annotated[NDArray[np.bool_], Dimensions("rows")]
     num_joined: int
     num_classes: int
-    base: Floats
+    base: Annotated[Floats, Dimensions("num_classes", or_none=True)]
     """Where the bias of the label's table begins (C): the mean of the joined rows' labels, or the logarithms of their
     shares, noisy labels' under label_dp; nothing to other tables."""
 
@@ -72,10 +73,10 @@ class DuplicateCounts:
 class JoinedRows:
     """p_i(j) of the training join (N) and of the test join."""
 
-    train: Integers
-    test: Integers
+    train: Annotated[Integers, Dimensions("joined rows")]
+    test: Annotated[Integers, Dimensions("joined test rows")]
     num_classes: int
-    base: Floats
+    base: Annotated[Floats, Dimensions("num_classes", or_none=True)]
     """As in `DuplicateCounts`."""
 
 
@@ -83,8 +84,8 @@ class JoinedRows:
 class JoinPositions:
     """p_i(j) of the training join (N) and of the test join, for predictions that are summed under masks."""
 
-    train: Integers
-    test: Integers
+    train: Annotated[Integers, Dimensions("joined rows")]
+    test: Annotated[Integers, Dimensions("joined test rows")]
 
 
 @message(
@@ -93,14 +94,14 @@ class JoinPositions:
 class Predictions:
     """h_i = f(theta; x) of the rows that join (n_i x C) or of a batch's distinct rows (u x C)."""
 
-    values: Floats
+    values: Annotated[Floats, Dimensions("rows predicted", "outputs")]
 
 
 @message(reveals="as Predictions, on the rows of the test join; only evaluation needs it")
 class TestPredictions:
     """h_i of the rows in the test join (rows x C)."""
 
-    values: Floats
+    values: Annotated[Floats, Dimensions("rows predicted", "outputs")]
 
 
 @message(reveals="the sum over a row's partners of the loss's derivative; with the predictions it tells labels")
@@ -111,24 +112,24 @@ class Derivatives:
     row numbers are four bytes, derivatives eight.
     """
 
-    values: Floats
+    values: Annotated[Floats, Dimensions("rows of the batch", "outputs")]
     batch_size: int
-    next_rows: NDArray[np.int32]
+    next_rows: Annotated[NDArray[np.int32], Dimensions("next rows")]
 
 
 @message(reveals="the partition's gradient over its rows of a batch, noisy if feature_dp is set")
 class PartialGradient:
     """Eq. 18 of one partition (P)."""
 
-    values: Floats
+    values: Annotated[Floats, Dimensions("parameters")]
 
 
 @message(reveals="the gradient over all partitions of the table")
 class AggregatedGradient:
     """Eq. 17 (P), and the rows that the next batch touches."""
 
-    values: Floats
-    next_rows: NDArray[np.int32]
+    values: Annotated[Floats, Dimensions("parameters", or_none=True)]
+    next_rows: Annotated[NDArray[np.int32], Dimensions("next rows")]
 
 
 @message(
@@ -137,7 +138,7 @@ class AggregatedGradient:
 class Auxiliary:
     """Y_i of Eq. 14 (n_i x C); where predictions are summed under masks without the receiver's own term."""
 
-    values: Floats
+    values: Annotated[Floats, Dimensions("own rows that join", "outputs")]
     rho: float
     """The round's penalty, which follows from the residuals over all joined rows."""
 
@@ -146,8 +147,8 @@ class Auxiliary:
 class Consensus:
     """w and u^q of the inner rounds (P each)."""
 
-    w: Floats
-    u: Floats
+    w: Annotated[Floats, Dimensions("parameters")]
+    u: Annotated[Floats, Dimensions("parameters")]
 
 
 @message(
@@ -156,14 +157,14 @@ class Consensus:
 class LocalParameters:
     """theta_i^q of Eq. 22 (P)."""
 
-    theta: Floats
+    theta: Annotated[Floats, Dimensions("parameters")]
 
 
 @message(reveals="which of its test rows stands in which joined test row")
 class TestRows:
     """The client's own row of each joined test row that it has a label of."""
 
-    rows: Integers
+    rows: Annotated[Integers, Dimensions("rows to score")]
 
 
 @message(reveals="the model's output on test rows")
@@ -173,12 +174,12 @@ class TestOutputs:
     Where the join is not listed, the mean of h over the joined test rows of each of its rows.
     """
 
-    values: Floats
-    ranks: Integers
+    values: Annotated[Floats, Dimensions("rows to score", "outputs")]
+    ranks: Annotated[Integers, Dimensions("rows to score", or_none=True)]
     """Twice the rank of each among all joined test rows' outputs; for two classes alone."""
-    counts: Integers
+    counts: Annotated[Integers, Dimensions("rows to score", or_none=True)]
     """Where the join is not listed, the joined test rows of each (rows)."""
-    spread: Floats
+    spread: Annotated[Floats, Dimensions("rows to score", or_none=True)]
     """And the sum of squares of h around its mean (rows)."""
 
 
@@ -193,7 +194,7 @@ class Score:
     total: float
     loss: float
     count: int
-    tally: Floats
+    tally: Annotated[Floats, Dimensions("sums", or_none=True)]
     """What `algorithm.tally_rows` gives; nothing under label_dp, whose noise would bias it."""
 
 
@@ -201,9 +202,9 @@ class Score:
 class DesignMatrix:
     """The encoded rows of the training join and of the test join (rows x D), and the first theta (P)."""
 
-    train: Floats
-    test: Floats
-    theta: Floats
+    train: Annotated[Floats, Dimensions("training rows", "columns")]
+    test: Annotated[Floats, Dimensions("test rows", "columns")]
+    theta: Annotated[Floats, Dimensions("parameters")]
 
 
 # --- rows to predict ---
@@ -220,7 +221,7 @@ class LabelOwners:
 class UnusableRows:
     """For each row (n) whether it cannot be used."""
 
-    values: NDArray[np.bool_]
+    values: Annotated[NDArray[np.bool_], Dimensions("rows")]
 
 
 @message(
@@ -229,7 +230,7 @@ class UnusableRows:
 class WantedRows:
     """Rows to predict: each once, or under masks one for each joined row, in random order."""
 
-    rows: NDArray[np.int32]
+    rows: Annotated[NDArray[np.int32], Dimensions("rows to predict")]
 
 
 @message(
@@ -244,10 +245,10 @@ class JoinedOutputs:
     """
 
     tables: tuple[str, ...]
-    rows: NDArray[np.int32]
-    values: Floats
-    misses: NDArray[np.int16]
-    unmatched: NDArray[np.int16]
+    rows: Annotated[NDArray[np.int32], Dimensions("joined rows")]
+    values: Annotated[Floats, Dimensions("joined rows", "outputs")]
+    misses: Annotated[NDArray[np.int16], Dimensions("joined rows")]
+    unmatched: Annotated[NDArray[np.int16], Dimensions("rows")]
 
 
 # --- orders of the run's driver, and what it learns ---

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fedactors.actors.context import Work
 from fedactors.actors.remote import DRIVER, SERVER, remote
-from fedactors.data.alignment.rows import NewRowsMember, TableKeys, ask_all, ask_each, collect_keys
+from fedactors.data.alignment.rows import NewRowsMember, TableKeys, ask_all, ask_each, check_tables, collect_keys
 from fedactors.data.columns import Preprocessing
 from fedactors.data.join import partners_of
 from fedactors.data.layouts.relational import TableOwner, UserRows
@@ -213,7 +213,17 @@ class PredictingTable(NewRowsMember, MaskedTable):
     @remote(caller=SERVER, only="joiners", once=True)
     async def take(self, outputs: messages.JoinedOutputs) -> None:
         """Take the model's outputs for the own rows, to be written."""
+        check_tables(self, self._plan, outputs.tables, outputs.misses, outputs.unmatched)
+        rows, num_rows = outputs.rows, len(self._encoded.features)
+        if len(rows) and not (rows.min() >= 0 and rows.max() < num_rows):  # the last one is -1 too
+            raise Refused(self.caller, f"tells {self.name} outputs of rows beyond 0 to {num_rows - 1}")
         self._outputs = outputs
+
+    def known_sizes(self, message: Any, sender: str) -> dict[str, int]:
+        """Return how many rows are here, and how many outputs the model has."""
+        if not isinstance(message, messages.JoinedOutputs):
+            return {}
+        return {"rows": len(self._encoded.features), "outputs": self.part.models["bottom"].spec.outputs}
 
     @remote(caller=DRIVER, once=True)
     async def write(self, order: PredictOrder) -> Predicted:
@@ -269,7 +279,11 @@ class PredictingServer(TableServer):
     @remote(caller=DRIVER, once=True)
     async def predict(self) -> None:
         """Join, ask for predictions, and tell those who have the label's table what comes of their rows."""
-        config, keys = self._config, await collect_keys(self._clients)
+        owners = {side.table: side.clients for side in self._sides}
+        config, keys = self._config, await collect_keys(self._clients, owners, self._plan)
+        self._sizes = {
+            name: size for table, names in owners.items() for name, size in zip(names, keys[table].sizes, strict=True)
+        }
         sizes = {table: found.num_rows for table, found in keys.items()}
         hashes = {table: found.hashes for table, found in keys.items()}
         args = (self._plan, hashes, self.label_index, config.threads, config.memory_limit, sizes)
@@ -290,6 +304,10 @@ class PredictingServer(TableServer):
         ]
         await ask_each(self._clients[local], lambda client, given: client.take(given), sent)
 
+    def known_sizes(self, message: Any, sender: str) -> dict[str, int]:
+        """Return how many rows a client has."""
+        return {"rows": self._sizes[sender]} if isinstance(message, messages.UnusableRows) else {}
+
     async def _misses(self, rows: Sequence[NDArray[np.int32]]) -> NDArray[np.int16]:
         """Return for each joined row (N) the first table whose row misses values; -1: none."""
         misses_N = np.full(len(rows[0]), -1, np.int16)
@@ -304,11 +322,14 @@ class PredictingServer(TableServer):
             return np.zeros((0, 1))
         if self._config.secure_aggregation:
             return await self._sum_under_masks(rows)
-        parts_NC = []
-        for local_N, (table, clients) in zip(rows, self._clients.items(), strict=True):
+        parts_NC: list[Array] = []
+        for local_N, side in zip(rows, self._sides, strict=True):
+            table, clients = side.table, self._clients[side.table]
             rows_u, index = np.unique(local_N, return_inverse=True)
             sent = [messages.WantedRows(local.astype(np.int32)) for _, local in split_rows(rows_u, keys[table].sizes)]
-            found = bare(await ask_each(clients, lambda client, wanted: client.predict(wanted), sent))
+            told = await ask_each(clients, lambda client, wanted: client.predict(wanted), sent)
+            width = (parts_NC or [told[0].values])[0].shape[1]
+            found = bare(told, side.clients, [len(wanted.rows) for wanted in sent], width)
             parts_NC.append(np.concatenate(found)[index])
         return np.asarray(sum(parts_NC[1:], start=parts_NC[0]))
 

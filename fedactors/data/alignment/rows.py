@@ -27,7 +27,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -69,7 +69,9 @@ from fedactors.data.sources import FileSource, HolderSource
 from fedactors.data.values import Column
 from fedactors.errors import BadInput, FedactorsError, Refused, RowsChangedError
 from fedactors.messages.codec import message
+from fedactors.messages.fields import Dimensions
 from fedactors.runtime.interface import Costs, Runtime
+from fedactors.validation import shown
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -95,7 +97,7 @@ class KeyHashes:
 
     num_rows: int
     num_null: int
-    hashes: tuple[NDArray[np.uint8], ...]
+    hashes: Annotated[tuple[NDArray[np.uint8], ...], Dimensions("num_rows", "bytes of a hash")]
 
 
 MESSAGES = (Schema, Schemas, HashSecret, KeyHashes)
@@ -327,11 +329,33 @@ class TableKeys:
         return sum(self.sizes)
 
 
-async def collect_keys(members: Mapping[str, Sequence[JoinMember]]) -> dict[str, TableKeys]:
-    """Return every table's hashed keys; one of the owners must have shared a secret before."""
+def check_keys(owner: str, found: KeyHashes, plan: JoinPlan, table: str) -> None:
+    """Check that an owner sends a hash of each row for each edge of its table.
+
+    Raises:
+        Refused: naming the owner.
+    """
+    num_edges = len(plan.edges_of(table))
+    if len(found.hashes) != num_edges or found.num_rows < 0 or found.num_null < 0:
+        said = f"sends hashed keys of {len(found.hashes)} edges of {table}, {found.num_rows:,} rows"
+        raise Refused(owner, f"{said} and {found.num_null:,} without a key; expected: {num_edges} edges")
+
+
+async def collect_keys(
+    members: Mapping[str, Sequence[JoinMember]], owners: Mapping[str, Sequence[str]], plan: JoinPlan
+) -> dict[str, TableKeys]:
+    """Return every table's hashed keys; one of the owners must have shared a secret before.
+
+    Args:
+        members: by table, handles of its owners.
+        owners: their names.
+        plan: of the join.
+    """
     found: dict[str, TableKeys] = {}
     replies = await ask_all(members.values(), lambda local: ask_all(local, lambda member: member.send_keys()))
     for table, parts in zip(members, replies, strict=True):
+        for owner, part in zip(owners[table], parts, strict=True):
+            check_keys(owner, part, plan, table)
         hashes = tuple(np.concatenate(columns) for columns in zip(*(part.hashes for part in parts), strict=True))
         sizes = tuple(part.num_rows for part in parts)
         found[table] = TableKeys(hashes, sizes, sum(part.num_null for part in parts))
@@ -348,7 +372,7 @@ MAPPER = "mapper"
 class RowPositions:
     """p_i: the own row of each joined row (N); -1 where it is another partition's."""
 
-    rows: NDArray[np.int32]
+    rows: Annotated[NDArray[np.int32], Dimensions("joined rows")]
 
 
 @message(reveals="nothing: it stays within the party")
@@ -384,7 +408,7 @@ class UnmatchedRows:
     """For each own row (n) the number of the first of the `tables` in which it finds no partner, -1 if it joins."""
 
     tables: tuple[str, ...]
-    unmatched: NDArray[np.int16]
+    unmatched: Annotated[NDArray[np.int16], Dimensions("rows")]
 
 
 @message(reveals="nothing: it stays within the party")
@@ -407,6 +431,19 @@ class NewSlice:
     """The row of the source behind each of the n rows."""
     lost: tuple[tuple[int, str], ...]
     """Rows of the source that do not join, and why as far as the owner knows it."""
+
+
+def check_tables(owner: JoinMember, plan: JoinPlan, tables: Sequence[str], *indices: NDArray[Any]) -> None:
+    """Check what an owner is told of rows without a partner: the file of predictions says it in these words.
+
+    Raises:
+        Refused: tables are named that are not joined, or a number is none of theirs.
+    """
+    approved = tuple(one.name for one in plan.tables)
+    most = max((int(one.max(initial=-1)) for one in indices), default=-1)
+    if tuple(tables) != approved or most >= len(approved):
+        said = f"tells {owner.name} of partners in tables {', '.join(map(shown, tables))}, the {most + 1}th too"
+        raise Refused(owner.caller, f"{said}; approved: {', '.join(approved)}")
 
 
 class RowHolder(JoinMember):
@@ -473,11 +510,13 @@ class RowHolder(JoinMember):
         """Take the own row of each joined row.
 
         Raises:
-            BadInput: a row that there is not.
+            Refused: a row that there is not; -1 is another partition's, of which this table may have none.
         """
         rows, num_local = positions.rows, self._local.data.num_rows
-        if rows.ndim != 1 or rows.dtype.kind != "i" or (rows.size and not -1 <= rows.min() <= rows.max() < num_local):
-            raise BadInput(f"{self.name}: {MAPPER} names rows that there are not: {num_local} are here")
+        least = 0 if self._is_alone else -1
+        if rows.size and not least <= rows.min() <= rows.max() < num_local:
+            said = f"names rows of {self.name} that there are not: {num_local} are here"
+            raise Refused(self.caller, said)
         tell_partners(self, len(np.unique(rows[rows >= 0])), num_local, self._local.num_null)
         self.positions = rows
 
@@ -556,7 +595,12 @@ class NewRowHolder(NewRowsMember, RowHolder):
     @remote(caller=SERVER, only="joiners", once=True)
     async def take_unmatched(self, unmatched: UnmatchedRows) -> None:
         """Take which of the own rows do not join."""
+        check_tables(self, self._plan, unmatched.tables, unmatched.unmatched)
         self._unmatched = unmatched
+
+    def known_sizes(self, message: Any, sender: str) -> dict[str, int]:
+        """Return how many rows are here."""
+        return {"rows": self._local.data.num_rows}
 
     @remote(caller=SAME_PARTY)
     async def give_new(self, trained: ColumnsTrained) -> NewSlice:
@@ -612,7 +656,7 @@ class RowMapper(Server):
         Raises:
             EmptyJoinError: no rows join.
         """
-        keys = await collect_keys(self._members)
+        keys = await collect_keys(self._members, self._owners, self._plan)
         hashes = {table: found.hashes for table, found in keys.items()}
         sizes = {table: found.num_rows for table, found in keys.items()}
         side = self._plan.tables.index(self._plan.label_table)
@@ -790,6 +834,7 @@ async def load_block(actor: Actor, part: VerticalPart) -> PartyBlock:
         ids=np.arange(len(found.positions)),
         features=found.features[found.positions],
         feature_names=found.feature_names,
+        num_own_rows=len(np.unique(found.positions[found.positions >= 0])),
         keeps_scale=found.keeps_scale,
         labels=found.labels[found.positions] if found.has_labels else None,
         class_names=found.class_names,
