@@ -257,14 +257,14 @@ class Dimensions:
     """The dimensions of an array, or of each array of a tuple, or the length of a tuple of numbers.
 
     Args:
-        names: of the dimensions, each a word for its size that the receiver may know.
+        names: of the dimensions, each a word for its size that the receiver may know, or the size itself.
         or_none: whether an empty array may come in its place.
     """
 
-    names: tuple[str, ...]
+    names: tuple[str | int, ...]
     or_none: bool
 
-    def __init__(self, *names: str, or_none: bool = False) -> None:
+    def __init__(self, *names: str | int, or_none: bool = False) -> None:
         object.__setattr__(self, "names", names)
         object.__setattr__(self, "or_none", or_none)
 
@@ -307,7 +307,8 @@ def wrong_size(message: Any, known: Callable[[Any], Mapping[str, int]]) -> str |
     declared = dimensions_of(message.__class__)
     if not declared:
         return None
-    sizes, kind = dict(known(message)), message.__class__.__name__
+    sizes: dict[str | int, int] = {**known(message)}
+    kind = message.__class__.__name__
     for field in _COUNTS[message.__class__]:
         number = getattr(message, field)
         if sizes.setdefault(field, number) != number:
@@ -320,9 +321,10 @@ def wrong_size(message: Any, known: Callable[[Any], Mapping[str, int]]) -> str |
                 continue
             names = dimensions.names
             if len(shape) != len(names) or any(
-                sizes.setdefault(one, size) != size for one, size in zip(names, shape, strict=True)
+                (one if isinstance(one, int) else sizes.setdefault(one, size)) != size
+                for one, size in zip(names, shape, strict=True)
             ):
-                expected = " x ".join(f"{sizes[one]:,} ({one})" if one in sizes else one for one in names)
+                expected = " x ".join(f"{sizes[one]:,} ({one})" if one in sizes else f"{one}" for one in names)
                 return f"{kind}.{name} of shape {shape}; expected: {expected}"
     return None
 

@@ -43,6 +43,12 @@ class CostModel(Protocol):
         """Return the seconds that `work` takes `actor` on one of its cores."""
 
 
+ALIGNING = "align"
+"""Kind of work of an alignment of ids."""
+_BEFORE_ROUNDS = {ALIGNING: (0.0, 0.0)}
+"""What a cost model may leave out: it comes before the first round, of whose virtual time it takes none."""
+
+
 @dataclass(frozen=True)
 class Costs:
     """A cost model of ``fixed + per_unit * units`` seconds per kind of work.
@@ -66,7 +72,7 @@ class Costs:
     def seconds(self, actor: str, work: Work) -> float:
         """Return the modelled seconds; see `CostModel`."""
         try:
-            fixed, per_unit = self.kinds[work.kind]
+            fixed, per_unit = self.kinds[work.kind] if work.kind in self.kinds else _BEFORE_ROUNDS[work.kind]
         except KeyError:
             raise MissingCost(
                 f"{actor}: no cost is known for {work.kind!r} (known: {', '.join(sorted(self.kinds)) or 'none'})"

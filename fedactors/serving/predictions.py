@@ -42,9 +42,9 @@ from fedactors.data.alignment.ids import (
     AlignmentQuestion,
     CommonRows,
     align,
-    answer,
+    answer_beside,
     fingerprint,
-    follow,
+    follow_beside,
 )
 from fedactors.data.alignment.rows import join_rows, load_new_rows, with_joining
 from fedactors.data.columns import Preprocessing
@@ -229,12 +229,12 @@ class PredictingParty(Client):
     @remote(caller=CLIENT, only="label_party", once=True)
     async def answer_alignment(self, question: AlignmentQuestion) -> AlignmentAnswer:
         """Answer the label party's alignment question, if it is asked in the way that all have agreed upon."""
-        return answer(self._new.ids, question, self._data.alignment)
+        return await answer_beside(self, self._new.ids, question, self._data.alignment)
 
     @remote(caller=CLIENT, only="label_party", once=True)
     async def take_order(self, order: AlignmentOrder) -> None:
         """Follow the common order."""
-        self._rows = follow(self._new.ids, order, self._data.alignment)
+        self._rows = await follow_beside(self, self._new.ids, order, self._data.alignment)
 
     @remote(caller=CLIENT, only="label_party", once=True)
     async def give_top(self) -> TopModel:
@@ -278,7 +278,8 @@ class PredictingOwner(PredictingParty):
     async def predict(self, order: PredictOrder) -> Predicted:
         """Align all parties' rows, predict those that can be, and write the file."""
         peers = {name: self.peer(name, PredictingParty) for name in self.part.parties if name != self.party}
-        common = await align(self._new.ids, self.party, self._data.alignment, peers, self.noise_rng("row order"))
+        facts = (self._new.ids, self.party, self._data.alignment, peers, self.noise_rng("row order"))
+        common = await align(*facts, actor=self)
         values, unusable = await self._contributions(peers, common.rows)
         part = await self._whole_part(peers)
         num_parameters = part.models["top"].vector.size if "top" in part.models else 1
@@ -441,9 +442,10 @@ class SummingParty(SecureSummand, PredictingParty):
     @remote(caller=CLIENT, only="label_party", once=True)
     async def take_order(self, order: AlignmentOrder) -> None:
         """Follow the common order, until other parties have compared theirs with it."""
+        rows = await follow_beside(self, self._new.ids, order, self._data.alignment)
         if self._order is not None:
             raise Refused(self.caller, f"orders the rows of {self.name} anew when they are being added up")
-        await PredictingParty.take_order(self, order)
+        self._rows = rows
 
     @remote(caller=CLIENT, once=True, each=True)
     async def tell_order(self) -> RowOrder:

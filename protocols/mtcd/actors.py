@@ -33,9 +33,9 @@ from fedactors.data.alignment.ids import (
     AlignmentOrder,
     AlignmentQuestion,
     align,
-    answer,
+    answer_beside,
     check_number,
-    follow,
+    follow_beside,
 )
 from fedactors.data.alignment.rows import load_block
 from fedactors.data.layouts.vertical import VerticalPart
@@ -65,6 +65,7 @@ from fedactors.secure_sums.messages import Masked
 
 _PROBED_BATCHES = 10
 """Mini-batches whose largest norm settles the step size."""
+SERVER_NAME = "server"
 _MOST_UNDER_WAY = 64
 """Orders that may overtake each other on their ways."""
 
@@ -96,6 +97,7 @@ class Party(Client):
 
     def _build(self) -> None:
         self._block = self.rows.block(self.name)
+        self._num_fusion = len(self._block.initial_theta_0(self.rng("fusion")))
         if self.theta is None:
             self.theta = self._block.initial(self.rng("initialisation"))
 
@@ -108,14 +110,14 @@ class Party(Client):
     async def answer_alignment(self, question: AlignmentQuestion) -> AlignmentAnswer:
         """Answer the label party's alignment question, if it is asked in the way that all have agreed upon."""
         assert isinstance(self._part, VerticalPart)
-        return answer(self.rows.ids, question, self._part.alignment)
+        return await answer_beside(self, self.rows.ids, question, self._part.alignment)
 
     @remote(caller=CLIENT, only="label_party", once=True)
     async def take_order(self, order: AlignmentOrder) -> None:
         """Follow the common order of rows."""
         assert isinstance(self._part, VerticalPart)
-        rows = follow(self.rows.ids, order, self._part.alignment)
-        facts = (self._config.min_aligned_rows, len(self.rows.ids), self.rows.num_rejected)
+        rows = await follow_beside(self, self.rows.ids, order, self._part.alignment)
+        facts = (self._config.min_aligned_rows, len(self.rows.ids), self.rows.num_rejected, self.rows.num_own_rows)
         check_number(self, rows, *facts, num_train=lambda: self.rows.count_train(len(rows), order.parts))
         self.rows.order(rows, order.parts)
 
@@ -126,7 +128,8 @@ class Party(Client):
         assert isinstance(part, VerticalPart)
         peers = {name: self.peer(name, Party) for name in part.passive_parties}
         rng = self.rng("row order") if part.alignment == "already-aligned" else self.noise_rng("row order")
-        common = await align(self.rows.ids, self.name, part.alignment, peers, rng, self.rows.draw_parts)
+        facts = (self.rows.ids, self.name, part.alignment, peers, rng, self.rows.draw_parts)
+        common = await align(*facts, actor=self)
         self._told_rows(common.announced)
         self.rows.order(common.rows, common.parts)
         self._build()
@@ -165,9 +168,24 @@ class Party(Client):
         h = await self._do(self._block.represent(self.theta, None, order.part))
         return messages.Measured(h, self._block.penalty(self.theta))
 
+    def known_sizes(self, message: Any, sender: str) -> dict[str, int]:
+        """Return how many rows are here, and how many parameters the fusion model has."""
+        if isinstance(message, messages.Labels):
+            return {f"{'training' if part == 'train' else part} rows": size for part, size in self.rows.sizes.items()}
+        if not hasattr(self, "_block"):
+            return {}
+        rows = self._rows_of(0)
+        first = self._block.num_samples if rows is None else len(rows)
+        known = {"training rows": self._block.num_samples, "rows of the first batch": first}
+        return known | {"fusion parameters": self._num_fusion}
+
     @remote(caller=DRIVER, at_most="num_measurements")
     async def score(self, order: messages.ScoreOrder) -> messages.Quality:
         """Return how good Z is; the labels are known here and not to the driver."""
+        expected = self._block.blank(len(self._block.y.get(order.part, ()))).shape
+        if order.z.shape != expected:
+            said = f"has {self.name} score a Z of shape {order.z.shape}"
+            raise Refused(self.caller, f"{said}; expected: {expected} of the rows to {order.part}")
         return messages.Quality(await self._do(self._block.score(order.part, order.z, order.theta_0)))
 
     @remote(caller=(SERVER, DRIVER), at_most="num_norms")
@@ -220,7 +238,7 @@ class LinkedParty(Party):
         super().__init__(config, part, seed)
         self._walks = walks
         self._transforms = Transforms.of(config)
-        self.links = links
+        self.links = self._approved_links = links
         self.representations = releases_of(config, "Representation")
         self.changes = releases_of(config, "Token")
 
@@ -347,7 +365,27 @@ class TokenHolder(LinkedParty):
     # --- what a token that syncs does otherwise ---
 
     def _check_step(self, token: messages.Token) -> None:
-        """Refuse a step that was not approved, where sums are to hide what follows from it."""
+        """Refuse a token that no walk of the approved settings has, or a step that none of them takes.
+
+        Raises:
+            Refused: it goes on for more hops, names others than the clients, or steps further or not at all.
+        """
+        config, num_clients = self._config, len(self._names)
+        is_walk = 0 <= token.hops_left <= config.num_hops and 0 <= token.hop and 0 <= token.visited < 1 << num_clients
+        is_ours = 0 <= token.attempt <= num_clients and self._is_issued(token)
+        if not (is_walk and is_ours):
+            said = f"sends {self.name} token {token.token}, {token.hop} hops made and {token.hops_left} to come"
+            raise Refused(self.caller, f"{said}, issue {token.attempt}; approved: {config.num_hops} (num_hops)")
+        most = math.inf if config.learning_rate == "auto" else float(config.learning_rate) * (1 + 1e-9)
+        if not 0 < token.step <= most or token.step == math.inf:  # backtracking makes it smaller
+            said = f"sends {self.name} a token of step {token.step:g}"
+            raise Refused(self.caller, f"{said}; approved: above 0, at most {most:g} (learning_rate)")
+
+    def _is_issued(self, token: messages.Token) -> bool:
+        """Say whether the server may have issued the token: of each cluster, or part of one, there is one at most."""
+        config = self._config
+        most = config.tokens + 2 * len(self._names)
+        return token.issuer == -1 and 0 <= token.token < most and token.hop + token.hops_left <= config.num_hops
 
     def _copy(self, token: messages.Token) -> Any:
         """Return the parameters that the token is to work on, None if it is outdated."""
@@ -416,7 +454,18 @@ class ServedParty(LinkedParty):
 
     @remote(caller=SERVER, unbounded="says where tokens may go")
     async def relink(self, links: messages.Links) -> None:
-        """Learn where tokens may go after a client was lost."""
+        """Learn where tokens may go after a client was lost: fewer neighbours, and another way to the server.
+
+        Raises:
+            Refused: it is where the approved graph has no link.
+        """
+        approved, options = self._approved_links, set(links.options)
+        is_sweep = approved.successor >= 0
+        is_way = links.successor in options if is_sweep else links.successor == -1
+        is_less = self._client in options <= set(approved.options) and len(options) == len(links.options)
+        if not (is_less and is_way and links.uplink in ("", *self._names)):
+            said = f"lets {self.name} pass tokens to clients {', '.join(map(str, links.options)) or 'none'}"
+            raise Refused(self.caller, f"{said}; approved: of {', '.join(map(str, approved.options))} (topology)")
         self.links = links
 
     @remote(caller=(SERVER, CLIENT), unbounded="what it carries counts where it ends")
@@ -434,16 +483,25 @@ class ServedParty(LinkedParty):
             onwards = self.peer(relayed.route[0], ServedParty)
             return await onwards.relay(replace(relayed, route=relayed.route[1:]))
         self._check_order(relayed)
+        sealed_by = current_caller.set(SERVER_NAME)  # the seal proves whose order it is, whoever brings it
+        try:
+            return await self._follow_relayed(relayed.order)
+        finally:
+            current_caller.reset(sealed_by)
+
+    async def _follow_relayed(self, order: Any) -> Any:
+        """Follow an order of the server's.
+
+        Raises:
+            Refused: it is none that this client follows.
+        """
         table = endpoints(type(self)).table.values()
-        endpoint = next((d.name for d in table if type(relayed.order) in d.takes and SERVER in d.callers), None)
+        endpoint = next((d.name for d in table if type(order) in d.takes and SERVER in d.callers), None)
         if endpoint is None:
-            what = type(relayed.order).__name__
-            raise Refused(self.caller, f"relays to {self.name} a {what}, which it does not follow")
-        self.count_forwarded(endpoint, relayed.order)
-        reply: messages.Representation | messages.SquaredNorm | messages.ProbeImage | None = await getattr(
-            self, endpoint
-        )(relayed.order)
-        return reply
+            raise Refused(self.caller, f"relays to {self.name} a {type(order).__name__}, which it does not follow")
+        self.count_forwarded(endpoint, order)
+        self.check_sizes(order)
+        return await getattr(self, endpoint)(order)
 
     def _check_order(self, relayed: messages.Relayed | messages.RelayedZ) -> None:
         number, kind = relayed.number, type(relayed.order).__name__
@@ -472,10 +530,6 @@ class ServedParty(LinkedParty):
         """
         self._check_open("an image of its kernel")
         rows = self._rows_of(0)
-        size = self._block.num_samples if rows is None else len(rows)
-        if probe.vector.shape != (size,):  # of a matrix the image tells as much as of many vectors
-            said = f"probes {self.name} with an array of shape {probe.vector.shape}; approved: a vector of {size} rows"
-            raise Refused(self.caller, said)
         return messages.ProbeImage(await self._do(self._block.kernel_image(probe.vector, rows)))
 
     async def _represent(self, round_: int, heard: bytes = b"") -> messages.Representation | Masked:
@@ -542,7 +596,7 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
     # --- tokens ---
 
     def _check_step(self, token: messages.Token) -> None:
-        """Refuse, under masks, another step than the settings': a small one to some and a large weight empty them.
+        """Refuse as `TokenHolder` does, and, under masks, another step than the settings': a small one to some and a large weight empty them.
 
         So would copies of more tokens than the settings', or visits of more hops: each shrinks what a penalty shrinks.
 
@@ -551,6 +605,7 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
         """
         config = self._config
         if not config.secure_aggregation:
+            super()._check_step(token)
             return
         # a sweep makes as many hops as its cluster has clients, if these are fewer
         is_within = 0 <= token.hop <= token.hop + token.hops_left <= config.num_hops

@@ -292,6 +292,18 @@ class PartyRows:
         return len(self._loaded.rejected)
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """Rows to train on and to test on, in the common order; nothing before it is known."""
+        if self._prepared is None:
+            return {}
+        return {"train": len(self._prepared.train.features), "test": len(self._prepared.test.features)}
+
+    @property
+    def num_own_rows(self) -> int | None:
+        """Rows of the own table that stand in joined rows; None: no query joined them."""
+        return self._loaded.num_own_rows
+
+    @property
     def are_ready(self) -> bool:
         """Whether rows and labels are there, in the common order."""
         return self.labels is not None and (self._prepared is not None or isinstance(self._part, PublicPart))

@@ -13,7 +13,7 @@ image of its kernel, knows the column up to that number.
 from __future__ import annotations
 
 import hmac
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from fedactors.data.new_rows import Predicted, PredictOrder
 from fedactors.inspection import Protection
 from fedactors.messages.codec import encode, message
 from fedactors.messages.compression import Encoded
+from fedactors.messages.fields import Dimensions
 from fedactors.secure_sums.actors import MESSAGES
 
 if TYPE_CHECKING:
@@ -54,9 +55,9 @@ class Aligned:
 class Labels:
     """What the label party tells every other party at the start of a run on data that it alone has labels for."""
 
-    train: NDArray[Any]
-    test: NDArray[Any]
-    weights: NDArray[np.floating]
+    train: Annotated[NDArray[Any], Dimensions("training rows")]
+    test: Annotated[NDArray[Any], Dimensions("test rows")]
+    weights: Annotated[NDArray[np.floating], Dimensions("training rows", or_none=True)]
     """Of the training rows; none where all count alike."""
 
 
@@ -76,7 +77,7 @@ class SquaredNorm:
 class Probe:
     """One step of the power iteration that finds the step size (only with learning_rate=auto and parallel blocks)."""
 
-    vector: FloatArray
+    vector: Annotated[FloatArray, Dimensions("rows of the first batch")]
     """On the rows of round 0's mini-batch, or on all."""
 
 
@@ -84,7 +85,7 @@ class Probe:
 class ProbeImage:
     """The answer to `Probe`."""
 
-    image: FloatArray
+    image: Annotated[FloatArray, Dimensions("rows of the first batch")]
 
 
 # --- between clients and the server, and from client to client ---
@@ -123,7 +124,7 @@ class Token:
     issuer: int
     visited: int
     z: FloatArray | Encoded
-    theta_0: FloatArray
+    theta_0: Annotated[FloatArray, Dimensions("fusion parameters")]
 
 
 @message(reveals="the sum (or the slots) of the representations of those visited so far, and theta_0" + _ONE_COLUMN)
@@ -137,7 +138,7 @@ class Prelude:
     step: float
     issuer: int
     z: FloatArray | Encoded
-    theta_0: FloatArray
+    theta_0: Annotated[FloatArray, Dimensions("fusion parameters")]
 
 
 @message(reveals="that the token's roaming is over and which clients it visited")
@@ -179,7 +180,7 @@ class SyncedZ:
     round_: int
     step: float
     z: FloatArray | Encoded
-    theta_0: FloatArray
+    theta_0: Annotated[FloatArray, Dimensions("fusion parameters")]
     send_representation: bool
 
 
@@ -239,7 +240,7 @@ class DualVector:
     """y_k (N,), what DCPA's clients send to each neighbour in every iteration."""
 
     iteration: int
-    y: FloatArray
+    y: Annotated[FloatArray, Dimensions("training rows")]
 
 
 # --- between the driver and the actors ---
@@ -324,7 +325,7 @@ class ScoreOrder:
 
     part: str
     z: FloatArray
-    theta_0: FloatArray
+    theta_0: Annotated[FloatArray, Dimensions("fusion parameters")]
 
 
 @message(reveals="how good the joint model is on a part of the rows; functions of their labels and features")
@@ -345,7 +346,7 @@ class Objective:
 class FusionParameters:
     """theta_0 (P_0), for measuring."""
 
-    theta_0: FloatArray
+    theta_0: Annotated[FloatArray, Dimensions("fusion parameters")]
 
 
 _CONTROL = (RowCount, MeasureOrder, Measured, ScoreOrder, Quality)

@@ -127,6 +127,13 @@ class GatheringServer(SealingServer):
         if self.theta_0 is None:
             self.theta_0 = self._head.initial(self.rng("initialisation"))
 
+    def known_sizes(self, message: Any, sender: str) -> dict[str, int]:
+        """Return how many rows a probe is of."""
+        if self.labels is None:
+            return {}
+        rows = self._rows_of(0)
+        return {"rows of the first batch": len(self.labels) if rows is None else len(rows)}
+
     # --- for the driver ---
 
     @remote(caller=DRIVER, once=True)
@@ -165,6 +172,9 @@ class GatheringServer(SealingServer):
         norms: dict[int, messages.SquaredNorm] = await self._ask(
             "squared_norm", dict.fromkeys(self.roaming.clients, messages.NormOrder())
         )
+        for client, norm in norms.items():
+            if not 0 <= norm.value < math.inf:
+                raise Refused(self._names[client], f"says that its squared norm is {norm.value:g}")
         curvature = float(problem.curvature(num_samples))
         block = max(curvature * norm.value for norm in norms.values()) + float(problem.smooth_penalty)
         if self._config.is_accelerated:
@@ -253,6 +263,9 @@ class GatheringServer(SealingServer):
         rows, arrived = self._rows_of(round_), {}
         for client, reply in found.items():
             h = decode_from(reply.h, self._shape_of(rows), self._names[client])
+            if reply.round_ != round_ or not 0 <= reply.penalty < math.inf:
+                said = f"represents round {reply.round_}, with a penalty of {reply.penalty:g}"
+                raise Refused(self._names[client], f"{said}; expected: round {round_}")
             has_estimate = self._transforms.has_estimate
             arrived[client] = self.estimates.add(client, h, rows) if has_estimate else h
             self.penalties[client] = reply.penalty

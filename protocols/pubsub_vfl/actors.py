@@ -29,9 +29,9 @@ from fedactors.data.alignment.ids import (
     AlignmentOrder,
     AlignmentQuestion,
     align,
-    answer,
+    answer_beside,
     check_number,
-    follow,
+    follow_beside,
 )
 from fedactors.data.alignment.rows import load_block
 from fedactors.data.layouts.vertical import VerticalPart
@@ -382,15 +382,15 @@ class PassiveWorker(PartyWorker):
     async def answer_alignment(self, question: AlignmentQuestion) -> AlignmentAnswer:
         """Answer the active party's alignment question, if it is asked in the way that all have agreed upon."""
         self._check_first("answer_alignment")
-        return answer(self.rows.block.ids, question, self._data.alignment)
+        return await answer_beside(self, self.rows.block.ids, question, self._data.alignment)
 
     @remote(caller=CLIENT, only="label_party", once=True)
     async def take_order(self, order: AlignmentOrder) -> None:
         """Follow the common order, and tell the party's other workers."""
         self._check_first("take_order")
         block = self.rows.block
-        rows = follow(block.ids, order, self._data.alignment)
-        facts = (self.config.min_aligned_rows, len(block.ids), len(block.rejected))
+        rows = await follow_beside(self, block.ids, order, self._data.alignment)
+        facts = (self.config.min_aligned_rows, len(block.ids), len(block.rejected), block.num_own_rows)
         check_number(self, rows, *facts, num_train=lambda: self.rows.count_train(len(rows), order.parts))
         await self._follow_rows(rows, order.parts)
 
@@ -574,7 +574,7 @@ class ActiveWorker(PartyWorker):
         how = self._data.alignment
         rng = self.rng("row order") if how == "already-aligned" else self.noise_rng("row order")
         peers, rows = self._first_peers(), self.rows
-        common = await align(rows.block.ids, self.party, how, peers, rng, rows.draw_parts)
+        common = await align(rows.block.ids, self.party, how, peers, rng, rows.draw_parts, actor=self)
         await self._follow_rows(common.rows, common.parts)
         absent = tuple((party, len(gone)) for party, gone in common.absent.items())
         return Aligned(rows.num_train, len(common.rows), len(rows.block.ids), len(rows.block.rejected), absent)

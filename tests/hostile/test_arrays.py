@@ -292,7 +292,7 @@ def test_a_probe_is_one_vector(monkeypatch: pytest.MonkeyPatch) -> None:
         return 1.0
 
     monkeypatch.setattr(GatheringServer, "_joint_norm", joint_norm)
-    with pytest.raises(Refused, match=r"server: probes .* with an array of shape \(4, 30\); approved: a vector of 30"):
+    with pytest.raises(Refused, match=r"server: sends .* Probe.vector of shape \(4, 30\); expected: 30 "):
         running.simulate("learning_rate=auto algorithm=svfl")
     assert not told
 

@@ -35,14 +35,17 @@ import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.actors.actor import Actor
+from fedactors.actors.context import Work
 from fedactors.errors import BadInput, Refused
 from fedactors.messages.codec import message
+from fedactors.messages.fields import Dimensions
+from fedactors.runtime.interface import ALIGNING
 from fedactors.validation import first_line
 
 Alignment = Literal["already-aligned", "hash", "psi"]
@@ -50,6 +53,7 @@ Index = NDArray[np.int64]
 Ids = NDArray[Any]
 Digests = NDArray[np.uint8]
 _NOTHING = np.zeros((0, 32), np.uint8)
+T = TypeVar("T")
 
 # --- between actors -------------------------------------------------------------------------------------------------
 
@@ -71,7 +75,7 @@ class AlignmentAnswer:
     """A passive party's answer: a fingerprint, digests, or PSI setup and response."""
 
     parts: tuple[bytes, ...]
-    digests: NDArray[np.uint8]
+    digests: Annotated[NDArray[np.uint8], Dimensions("ids", 32, or_none=True)]
 
 
 @message(reveals="which of its own ids all parties share, and their parts of the split if these are by class or given")
@@ -82,8 +86,8 @@ class AlignmentOrder:
     """
 
     salt: bytes
-    digests: NDArray[np.uint8]
-    parts: NDArray[np.uint8]
+    digests: Annotated[NDArray[np.uint8], Dimensions("ids", 32, or_none=True)]
+    parts: Annotated[NDArray[np.uint8], Dimensions("rows", or_none=True)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +112,24 @@ class AlignmentPeer(Protocol):
 
     async def take_order(self, order: AlignmentOrder) -> None:
         """Keep `follow(local ids, order, agreed)`."""
+
+
+async def answer_beside(
+    actor: Actor, ids_N: Ids, question: AlignmentQuestion, agreed: Alignment
+) -> AlignmentAnswer:
+    """Return `answer`, computed beside the actor's other calls: of many ids it takes minutes."""
+    return await _computed(actor, ids_N, answer, question, agreed)
+
+
+async def follow_beside(actor: Actor, ids_N: Ids, order: AlignmentOrder, agreed: Alignment) -> Index:
+    """Return `follow`, computed beside the actor's other calls."""
+    return await _computed(actor, ids_N, follow, order, agreed)
+
+
+async def _computed(actor: Actor | None, ids_N: Ids, function: Callable[..., T], *args: Any) -> T:
+    if actor is None:
+        return function(ids_N, *args)
+    return await actor.compute(function, ids_N, *args, work=Work(ALIGNING, float(len(ids_N))))
 
 
 def answer(ids_N: Ids, question: AlignmentQuestion, agreed: Alignment) -> AlignmentAnswer:
@@ -140,13 +162,13 @@ def follow(ids_N: Ids, order: AlignmentOrder, agreed: Alignment) -> Index:
 
     Raises:
         BadInput: the order is of another alignment, names an id that is not here, or names one twice: privacy accounts
-            are of rows that occur once.
+            are of rows that occur once; or parts of the split are not of these rows.
     """
     if bool(order.salt) != (agreed != "already-aligned"):
         raise BadInput(f"alignment: the order announced is none of {agreed!r}, which was agreed upon")
-    if not order.salt:
-        return np.arange(len(ids_N))
-    rows = follow_order(ids_N, order.salt, order.digests)
+    rows = follow_order(ids_N, order.salt, order.digests) if order.salt else np.arange(len(ids_N))
+    if len(order.parts) not in (0, len(rows)):
+        raise BadInput(f"alignment: {len(order.parts)} rows are told their part of the split, {len(rows)} are aligned")
     if len(np.unique(rows)) < len(rows):
         raise BadInput("alignment: an id is announced twice")
     return rows
@@ -175,6 +197,7 @@ def check_number(
     fewest: int,
     num_local: int,
     num_rejected: int = 0,
+    num_own_rows: int | None = None,
     *,
     num_train: Callable[[], int],
 ) -> Index:
@@ -186,14 +209,16 @@ def check_number(
         fewest: approved.
         num_local: as `tell_partners` has it.
         num_rejected: likewise.
+        num_own_rows: rows of the party's table that stand in joined rows, some of them more than once; None: each once.
         num_train: returns how many of them are to train on, whether their parts were announced or all draw them alike.
 
     Raises:
         Refused: naming who ordered so few that what leaves would tell of each.
     """
     tell_partners(actor, len(rows), num_local, num_rejected)
-    if len(rows) < fewest:
-        said = f"aligns {len(rows)} rows of {actor.name}; approved: at least {fewest} (min_aligned_rows)"
+    num_aligned = len(rows) if num_own_rows is None else min(len(rows), num_own_rows)
+    if num_aligned < fewest:
+        said = f"aligns {num_aligned} rows of {actor.name}; approved: at least {fewest} (min_aligned_rows)"
         raise Refused(actor.caller, said)
     if (trained := num_train()) < fewest:
         said = f"has {trained} rows of {actor.name} trained on; approved: at least {fewest} (min_aligned_rows)"
@@ -208,6 +233,8 @@ async def align(
     peers: Mapping[str, AlignmentPeer],
     rng: np.random.Generator,
     parts: Callable[[Index], NDArray[np.uint8]] | None = None,
+    *,
+    actor: Actor | None = None,
 ) -> CommonRows:
     """Align all parties' rows from the label party's side; return its own rows in the common order.
 
@@ -218,6 +245,7 @@ async def align(
         peers: a handle per passive party.
         rng: for the common order; from the operating system's entropy where the order must tell nothing.
         parts: from the own rows in the common order to their parts of the split, to be announced with it.
+        actor: the label party's, which computes beside its other calls; None: here.
 
     Raises:
         BadInput: rows that are not aligned although stated so, or nothing in common.
@@ -226,13 +254,13 @@ async def align(
     pairwise: dict[str, Index] = {}
     if how == "already-aligned":
         key = make_key()
-        prints = {label_party: fingerprint(ids_N, key)}
+        prints = {label_party: await _computed(actor, ids_N, fingerprint, key)}
         for name, peer in peers.items():
             (prints[name],) = _parts(await peer.answer_alignment(AlignmentQuestion(how, key)), name, how)
         check_fingerprints(prints, label_party)
         order, salt, digests = np.arange(len(ids_N)), b"", _NOTHING
     else:
-        pairwise = {name: await _intersect(ids_N, how, name, peer) for name, peer in peers.items()}
+        pairwise = {name: await _intersect(ids_N, how, name, peer, actor) for name, peer in peers.items()}
         rows = common_rows(len(ids_N), pairwise)
         order, salt, digests = announce_order(ids_N, rows, rng)
     found = np.zeros(0, np.uint8) if parts is None else parts(order)
@@ -252,16 +280,16 @@ def _parts(found: AlignmentAnswer, name: str, how: Alignment) -> tuple[bytes, ..
     return found.parts
 
 
-async def _intersect(ids_N: Ids, how: Alignment, name: str, peer: AlignmentPeer) -> Index:
+async def _intersect(ids_N: Ids, how: Alignment, name: str, peer: AlignmentPeer, actor: Actor | None) -> Index:
     if how == "hash":
         key = make_key()
         found = await peer.answer_alignment(AlignmentQuestion(how, key))
         _parts(found, name, how)
-        return intersect_digests(hash_ids(ids_N, key), found.digests)
-    secret, request = psi_request(ids_N)
+        return intersect_digests(await _computed(actor, ids_N, hash_ids, key), found.digests)
+    secret, request = await _computed(actor, ids_N, psi_request)
     setup, response = _parts(await peer.answer_alignment(AlignmentQuestion(how, request)), name, how)
     try:
-        rows = psi_intersect(secret, setup, response)
+        rows = await _computed(actor, ids_N, _psi_rows, secret, setup, response)
     except Exception as error:  # of a library, of whatever kind
         raise Refused(name, f"answers an alignment by psi with what is none: {first_line(error)}") from None
     if len(rows) and (len(np.unique(rows)) < len(rows) or not 0 <= rows[0] <= rows[-1] < len(ids_N)):
@@ -373,6 +401,10 @@ def psi_intersect(key: bytes, setup: bytes, response: bytes) -> Index:
     client = psi.client.CreateFromKey(key, True)
     rows = client.GetIntersection(psi.ServerSetup.FromString(setup), psi.Response.FromString(response))
     return np.sort(np.asarray(rows, np.int64))
+
+
+def _psi_rows(ids_N: Ids, key: bytes, setup: bytes, response: bytes) -> Index:
+    return psi_intersect(key, setup, response)
 
 
 def common_rows(num_local: int, pairwise: dict[str, Index]) -> Index:

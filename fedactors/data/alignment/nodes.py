@@ -26,8 +26,8 @@ from fedactors.data.alignment.ids import (
     AlignmentOrder,
     AlignmentQuestion,
     align,
-    answer,
-    follow,
+    answer_beside,
+    follow_beside,
     row_notes,
 )
 from fedactors.data.columns import Preprocessing
@@ -136,12 +136,12 @@ class NodeHolder(Client):
     @remote(caller=CLIENT, only="label_party", once=True)
     async def answer_alignment(self, question: AlignmentQuestion) -> AlignmentAnswer:
         """Answer the label party's alignment question, if it is asked in the way that all have agreed upon."""
-        return answer(self._block.aligned_by, question, self._part.rows.alignment)
+        return await answer_beside(self, self._block.aligned_by, question, self._part.rows.alignment)
 
     @remote(caller=CLIENT, only="label_party", once=True)
     async def take_order(self, order: AlignmentOrder) -> None:
         """Follow the common order."""
-        self.rows = follow(self._block.aligned_by, order, self._part.rows.alignment)
+        self.rows = await follow_beside(self, self._block.aligned_by, order, self._part.rows.alignment)
         self.parts = order.parts
 
     @remote(caller=CLIENT, only="label_party", once=True)
@@ -165,6 +165,7 @@ class NodeHolder(Client):
             peers,
             self.noise_rng("node order"),
             lambda order_N: node_parts(block, order_N, part.split, self._run_seed),
+            actor=self,
         )
         self.rows, self.parts = common.rows, common.parts
         assert block.labels is not None
@@ -247,7 +248,8 @@ class NewNodeHolder(NodeHolder):
         """Align all parties' nodes, and learn whose cannot be used; at the party whose the predictions are."""
         part, block = self._part.rows, self._block
         peers = {name: self.peer(f"{name}/nodes", NewNodeHolder) for name in part.passive_parties}
-        common = await align(block.aligned_by, part.party, part.alignment, peers, self.noise_rng("node order"))
+        rng = self.noise_rng("node order")
+        common = await align(block.aligned_by, part.party, part.alignment, peers, rng, actor=self)
         self.rows = common.rows
         for name, rows in common.absent.items():
             for row in rows.tolist():

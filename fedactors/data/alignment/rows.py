@@ -97,7 +97,7 @@ class KeyHashes:
 
     num_rows: int
     num_null: int
-    hashes: Annotated[tuple[NDArray[np.uint8], ...], Dimensions("num_rows", "bytes of a hash")]
+    hashes: Annotated[tuple[NDArray[np.uint8], ...], Dimensions("num_rows", 16)]
 
 
 MESSAGES = (Schema, Schemas, HashSecret, KeyHashes)

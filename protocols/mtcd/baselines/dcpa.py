@@ -29,7 +29,7 @@ from fedactors.actors.context import Work
 from fedactors.actors.groups import surviving_loss
 from fedactors.actors.remote import CLIENT, DRIVER, remote
 from fedactors.data.layouts.vertical import VerticalPart
-from fedactors.errors import CallTimeout
+from fedactors.errors import CallTimeout, Refused
 from fedactors.protocols.mtcd.actors import Party
 from fedactors.protocols.mtcd.config import MtcdConfig
 from fedactors.protocols.mtcd.data import PublicPart
@@ -164,6 +164,8 @@ class DcpaClient(Party):
     async def run_iterations(self, order: IterateOrder) -> None:
         """Do some iterations in step with the neighbours."""
         block, num_clients = self._block, len(self._names)
+        if not all(0 < step < math.inf for step in (order.primal, order.dual, order.consensus)):
+            raise Refused(self.caller, f"lets {self.name} iterate with steps that are not above 0")
         steps, x_ND = DcpaSteps(order.primal, order.dual, order.consensus), self._block.x["train"]
         for iteration in range(order.first, order.first + order.count):
             self.release("the dual vector", round=iteration, last_round=self._config.num_rounds - 1)
@@ -191,7 +193,11 @@ class DcpaClient(Party):
     @remote(caller=CLIENT, only="neighbours", at_most="num_rounds", each=True)
     async def take_dual(self, vector: DualVector) -> None:
         """Take a neighbour's vector; that of the next iteration may come early and is kept."""
-        self._inbox.setdefault(vector.iteration, {})[self._names.index(self.caller)] = vector.y
+        sender, inbox = self._names.index(self.caller), self._inbox.setdefault(vector.iteration, {})
+        if not 0 <= vector.iteration < self._config.num_rounds or sender in inbox:
+            said = f"sends {self.name} its dual vector of iteration {vector.iteration}"
+            raise Refused(self.caller, f"{said}; approved: one of each of 0 to {self._config.num_rounds - 1}")
+        inbox[sender] = vector.y
         self._arrived.set()
 
     async def _received(self, iteration: int) -> dict[int, Any]:

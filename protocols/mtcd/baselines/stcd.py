@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 from typing import Any, ClassVar
 
 import numpy as np
@@ -42,6 +43,7 @@ class StcdClient(TokenHolder):
     @remote(caller=DRIVER, at_most="num_rounds")
     async def walk_on(self, order: WalkOrder) -> TokenAtRest:
         """Begin the token here, or go on with the one that is held, for a number of hops; wait for its end."""
+        self._check_walk(order.tour, order.num_hops - 1, order.step)
         self._walk_over = asyncio.get_running_loop().create_future()
         resting_token, self.resting_token = self.resting_token, None
         if resting_token is not None:
@@ -57,6 +59,23 @@ class StcdClient(TokenHolder):
             raise CallTimeout(self.name, text) from None
         finally:
             self._walk_over = None
+
+    def _check_walk(self, tour: tuple[int, ...], hops_left: int, step: float) -> None:
+        """Refuse a walk that the approved settings do not have: who asks decides for how long others work.
+
+        Raises:
+            Refused: it has more hops, a tour of more stations than one that goes back and forth, or no step.
+        """
+        num_clients, most = len(self._names), self._config.num_hops
+        is_tour = len(tour) <= 2 * num_clients and all(0 <= client < num_clients for client in tour)
+        if not (-1 <= hops_left <= most and is_tour and 0 < step < math.inf):
+            said = f"begins a walk at {self.name} of {hops_left + 1} hops and a tour of {len(tour)}, step {step:g}"
+            raise Refused(self.caller, f"{said}; approved: {most + 1} hops (num_hops), a tour of {2 * num_clients}")
+
+    def _is_issued(self, token: Token) -> bool:
+        """Say whether it is the one token that there is, of a client that waits for its end."""
+        is_only = (token.round_, token.token, token.attempt) == (0, 0, 0)
+        return is_only and 0 <= token.issuer < len(self._names)
 
     def _resume(self, resting_token: Token, order: WalkOrder) -> None:
         """Take the hop that leads from the last stretch to this one."""
@@ -104,6 +123,9 @@ class StcdClient(TokenHolder):
         is_new, is_end = not prelude.visited >> self._client & 1, position + 1 == len(tour)
         if not 0 < position < len(tour) or tour[position - 1 : position + 1] != (before, self._client):
             raise Refused(self.caller, f"sends {self.name} a prelude that does not come along its tour")
+        self._check_walk(tour, prelude.hops_left, prelude.step)
+        if not (0 <= prelude.issuer < len(self._names) and 0 <= prelude.visited < 1 << len(self._names)):
+            raise Refused(self.caller, f"sends {self.name} a prelude of clients that there are not")
         if (is_new and self.is_in_z) or (is_end and self.has_begun):
             raise Refused(self.caller, f"sends {self.name} a prelude, which had its own already")
         self.has_begun = self.has_begun or is_end
