@@ -51,8 +51,12 @@ MOST_CLASSES = 100
 MOST_LABELS = 20
 """Labels up to which each has its own AUC."""
 METRICS = frozenset(
-    "accuracy balanced_accuracy f1 micro_f1 auc pr_auc loss calibration_error rmse mae r2 perplexity".split()
-) | {f"auc_{label}" for label in range(MOST_LABELS)}
+    {
+        *("accuracy", "balanced_accuracy", "f1", "micro_f1", "auc", "pr_auc", "loss", "calibration_error"),
+        *("rmse", "mae", "r2", "perplexity"),
+        *(f"auc_{label}" for label in range(MOST_LABELS)),
+    }
+)
 """The names of all metrics that this module measures."""
 T = TypeVar("T")
 

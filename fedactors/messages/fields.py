@@ -307,7 +307,8 @@ def wrong_size(message: Any, known: Callable[[Any], Mapping[str, int]]) -> str |
     declared = dimensions_of(message.__class__)
     if not declared:
         return None
-    sizes: dict[str | int, int] = {**known(message)}
+    sizes: dict[str | int, int] = {}
+    sizes.update(known(message))
     kind = message.__class__.__name__
     for field in _COUNTS[message.__class__]:
         number = getattr(message, field)

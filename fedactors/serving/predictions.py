@@ -27,7 +27,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +66,7 @@ from fedactors.learning.metrics import Task
 from fedactors.learning.models import ModelSpec, target_shape
 from fedactors.learning.user_models import base_of, check_base
 from fedactors.messages.codec import message
+from fedactors.messages.fields import Dimensions
 from fedactors.privacy.accounting import NEW_ROW, GaussianReleases, PrivacyRecord
 from fedactors.privacy.mechanisms import clip_and_noise
 from fedactors.runtime.interface import Costs, Runtime
@@ -73,6 +74,7 @@ from fedactors.secure_sums.actors import MESSAGES, SecureSummand, SecureSums, in
 from fedactors.secure_sums.messages import Masked
 from fedactors.secure_sums.primitives import FixedPoint
 from fedactors.serving.parts import Part, TrainedModel, contribution, fused_output, probabilities
+from fedactors.validation import shown
 
 COSTS = Costs({"predict": (1e-3, 2e-11), "unmask": (1e-3, 1e-8)})
 """Seconds of a prediction in the simulated runtime, by rows times parameters: the forward cost of PubSub-VFL."""
@@ -172,15 +174,15 @@ EXCHANGE = "exchange"
 class Contribution:
     """The outputs of a party's bottom model (N x E), and which rows miss what the model needs (N)."""
 
-    values: NDArray[np.floating[Any]]
-    unusable: NDArray[np.bool_]
+    values: Annotated[NDArray[np.floating[Any]], Dimensions("rows", "width")]
+    unusable: Annotated[NDArray[np.bool_], Dimensions("rows")]
 
 
 @message(reveals="the model over what all parties contribute; the label party knows it, or had it in training")
 class TopModel:
     """Its flat parameters (P), or nothing where it does not rest."""
 
-    parameters: NDArray[np.floating[Any]]
+    parameters: Annotated[NDArray[np.floating[Any]], Dimensions("parameters")]
 
 
 class PredictingParty(Client):
@@ -195,6 +197,8 @@ class PredictingParty(Client):
     is_masked = False
     """Whether contributions leave under the masks of a sum."""
     _has_contributed = False
+    _num_common = 0
+    """Rows that all parties have, at the party that has aligned them."""
 
     def __init__(self, config: Any, data: Any, stored: StoredState) -> None:
         self.config = config
@@ -252,6 +256,11 @@ class PredictingParty(Client):
         values = released(self, self.part, await self._embed(rows), "Contribution", is_masked=self.is_masked)
         return Contribution(values, self._new.listing.are_unusable(rows))
 
+    def known_sizes(self, message: Any, sender: str) -> dict[str, int]:
+        """Return how many rows are predicted together; where outputs are added up, how wide they are."""
+        sizes = {"rows": self._num_common}
+        return sizes | ({"width": self.part.models["bottom"].spec.outputs} if self.part.fusion == "sum" else {})
+
     async def _embed(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         work = Work("predict", float(len(rows) * self.part.models["bottom"].vector.size))
         return await self.compute(contribution, self.part, self._new.features[rows], work=work)
@@ -280,6 +289,7 @@ class PredictingOwner(PredictingParty):
         peers = {name: self.peer(name, PredictingParty) for name in self.part.parties if name != self.party}
         facts = (self._new.ids, self.party, self._data.alignment, peers, self.noise_rng("row order"))
         common = await align(*facts, actor=self)
+        self._num_common = len(common.rows)
         values, unusable = await self._contributions(peers, common.rows)
         part = await self._whole_part(peers)
         num_parameters = part.models["top"].vector.size if "top" in part.models else 1
@@ -391,14 +401,14 @@ async def predict_vertical(
 class Summed:
     """The sum (N x E)."""
 
-    values: NDArray[np.floating[Any]]
+    values: Annotated[NDArray[np.floating[Any]], Dimensions("rows", "width")]
 
 
 @message(reveals="which of the shared rows the party cannot use")
 class Unusable:
     """A flag for each row (N)."""
 
-    rows: NDArray[np.bool_]
+    rows: Annotated[NDArray[np.bool_], Dimensions("rows")]
 
 
 @message(reveals="to another party: whether it is about to add up the same rows in the same order")
@@ -552,7 +562,7 @@ class WholeModel:
     columns.
     """
 
-    parameters: NDArray[np.floating[Any]]
+    parameters: Annotated[NDArray[np.floating[Any]], Dimensions("parameters")]
     inputs: tuple[int, ...]
     task: str
     num_classes: int
@@ -617,6 +627,8 @@ class PredictingSite(Client):
         self._stored = stored
         self._local: Reading | None = None
         """How its rows were read in training; None: it had none there."""
+        self._trained_base: str | None = None
+        """A digest of what of the model was not trained, as it was here."""
 
     async def load(self) -> None:
         """Learn how the own rows were read in training.
@@ -628,7 +640,8 @@ class PredictingSite(Client):
         """
         state = {} if self._stored is None else self._stored.read()
         if "reading" in state:
-            self._local = read_reading(state["reading"])
+            self._local = scaled_as_trained(read_reading(state["reading"]), state)
+            self._trained_base = state.get("base")
         elif self._context.is_between_organisations:
             said = f"{self.party} has no state in this checkpoint: its rows are predicted by a run that it ends with"
             if self._stored is not None:
@@ -665,9 +678,32 @@ class PredictingSite(Client):
             raise BadInput("the checkpoint holds no model")
         reading = _merged({n: read_reading(one.reading) for n, one in zip(self._model_holders, found, strict=True)})
         if (local := self._local) is not None:
-            told = {name: getattr(local, name) for name in ("columns", "classes", "image_folder", "csv")}
-            reading = replace(reading, **told)
+            names = ["columns", "classes", "image_folder", "csv"]
+            if self._trained_base is not None:  # who trained with a scale keeps it
+                names += ["mean", "deviation", "label_mean", "label_deviation"]
+            reading = replace(reading, **{name: getattr(local, name) for name in names})
+        holders = [name for name, one in zip(self._model_holders, found, strict=True) if len(one.parameters)]
+        for name, one in zip(holders, kept, strict=True):
+            self._check_facts(name, one, kept[0], reading)
         return self._part(kept, reading), reading
+
+    def _check_facts(self, holder: str, found: WholeModel, first: WholeModel, reading: Reading) -> None:
+        """Check what a model is said to be made for against the own rows and training, and the other holders' words.
+
+        Raises:
+            Refused: naming the holder; it is for another task, or other classes or targets, or of another size.
+        """
+        facts = [(one.task, one.num_classes, one.inputs, one.targets, len(one.parameters)) for one in (found, first)]
+        rows, is_own = self._rows, facts[0] == facts[1]
+        if isinstance(rows, HorizontalFile):
+            is_own = is_own and (found.task, found.targets) == (rows.file.task, rows.targets)
+        if found.task == "multiclass" and reading.classes:
+            is_own = is_own and found.num_classes == len(reading.classes)
+        if self._trained_base is not None:
+            is_own = is_own and found.base == self._trained_base
+        if not is_own:
+            said = f"gives {self.name} a model for {shown(found.task)} of {found.num_classes:,} classes"
+            raise Refused(holder, f"{said}, {len(found.parameters):,} numbers, which is none that {self.party} trained")
 
     def _part(self, kept: Sequence[WholeModel], reading: Reading) -> Part:
         """Return the model, of several their mean, as a part."""
@@ -719,6 +755,17 @@ class PersonalSite(PredictingSite):
     async def trained(self) -> tuple[Part, Reading]:
         """Return the own model, and how rows are read."""
         return self._trained
+
+
+def scaled_as_trained(reading: Reading, state: Mapping[str, Any]) -> Reading:
+    """Return how rows are read with the scale that they had in training, where the state tells it."""
+    if "scale" not in state:
+        return reading
+    mean, deviation = state["scale"] or ((), ())
+    label_mean, label_deviation = state["target"]
+    moves = any(mean) or any(one != 1 for one in deviation)
+    mean, deviation = (tuple(mean), tuple(deviation)) if moves else ((), ())
+    return replace(reading, mean=mean, deviation=deviation, label_mean=label_mean, label_deviation=label_deviation)
 
 
 def _merged(readings: Mapping[str, Reading]) -> Reading:

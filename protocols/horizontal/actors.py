@@ -935,8 +935,10 @@ class HorizontalServer(Server):
         """
         number, weight = change.num_clients, change.weight
         is_weight = number <= weight < math.inf if self._config.counts_samples else weight == number
-        is_whole = change.change.size == self.model.vector.size and change.control_change.size == self.model.control.size
-        if number and not (is_weight and is_whole) or not 0 <= number <= num_wanted:
+        is_whole = (
+            change.change.size == self.model.vector.size and change.control_change.size == self.model.control.size
+        )
+        if (number and not (is_weight and is_whole)) or not 0 <= number <= num_wanted:
             said = f"sends a change of {number:,} clients, of weight {weight:g} and {change.change.size:,} numbers"
             raise Refused(site, f"{said}; wanted: {num_wanted:,} clients, {self.model.vector.size:,} numbers")
 

@@ -371,7 +371,7 @@ class TokenHolder(LinkedParty):
             Refused: it goes on for more hops, names others than the clients, or steps further or not at all.
         """
         config, num_clients = self._config, len(self._names)
-        is_walk = 0 <= token.hops_left <= config.num_hops and 0 <= token.hop and 0 <= token.visited < 1 << num_clients
+        is_walk = 0 <= token.hops_left <= config.num_hops and token.hop >= 0 and 0 <= token.visited < 1 << num_clients
         is_ours = 0 <= token.attempt <= num_clients and self._is_issued(token)
         if not (is_walk and is_ours):
             said = f"sends {self.name} token {token.token}, {token.hop} hops made and {token.hops_left} to come"
@@ -489,7 +489,9 @@ class ServedParty(LinkedParty):
         finally:
             current_caller.reset(sealed_by)
 
-    async def _follow_relayed(self, order: Any) -> Any:
+    async def _follow_relayed(
+        self, order: Any
+    ) -> messages.Representation | messages.SquaredNorm | messages.ProbeImage | None:
         """Follow an order of the server's.
 
         Raises:
@@ -501,7 +503,9 @@ class ServedParty(LinkedParty):
             raise Refused(self.caller, f"relays to {self.name} a {type(order).__name__}, which it does not follow")
         self.count_forwarded(endpoint, order)
         self.check_sizes(order)
-        return await getattr(self, endpoint)(order)
+        reply: messages.Representation | messages.SquaredNorm | messages.ProbeImage | None
+        reply = await getattr(self, endpoint)(order)
+        return reply
 
     def _check_order(self, relayed: messages.Relayed | messages.RelayedZ) -> None:
         number, kind = relayed.number, type(relayed.order).__name__
@@ -596,9 +600,10 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
     # --- tokens ---
 
     def _check_step(self, token: messages.Token) -> None:
-        """Refuse as `TokenHolder` does, and, under masks, another step than the settings': a small one to some and a large weight empty them.
+        """Refuse what `TokenHolder` does and, under masks, another step than the settings'.
 
-        So would copies of more tokens than the settings', or visits of more hops: each shrinks what a penalty shrinks.
+        A small one to some, and a large weight, empty sums. So would copies of more tokens than the settings', or
+        visits of more hops: each shrinks what a penalty shrinks.
 
         Raises:
             Refused: it is another one.

@@ -301,7 +301,8 @@ class PartyRows:
     @property
     def num_own_rows(self) -> int | None:
         """Rows of the own table that stand in joined rows; None: no query joined them."""
-        return self._loaded.num_own_rows
+        found: int | None = self._loaded.num_own_rows
+        return found
 
     @property
     def are_ready(self) -> bool:

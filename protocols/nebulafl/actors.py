@@ -12,6 +12,7 @@ Who waits for whom: a planet for an idle container and a free unit; a center for
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,7 +22,7 @@ from fedactors.actors.context import Work
 from fedactors.actors.groups import surviving_loss
 from fedactors.actors.remote import DATA_CENTER, DRIVER, SERVER, remote
 from fedactors.data.layouts.horizontal import HorizontalPart, reading_of, rows_key, rows_of
-from fedactors.errors import BadInput
+from fedactors.errors import BadInput, Refused
 from fedactors.learning.local_training import weighted_mean
 from fedactors.learning.network import find_device
 from fedactors.protocols.nebulafl import messages
@@ -138,8 +139,19 @@ class NebulaCenter(ContainerCenter):
 
     @remote(caller=DATA_CENTER, at_most=lambda config: config.num_rotations + config.num_changes)
     async def receive(self, model: messages.MasterModel | messages.SharedModel) -> None:
-        """Make a master that arrived the stellar model."""
-        check_speaker(self, model.center if isinstance(model, messages.MasterModel) else self._members.exchange)
+        """Make a master that arrived the stellar model.
+
+        Raises:
+            Refused: it is no center's of the run, or none that these settings exchange, or of no rotation.
+        """
+        is_master, members = isinstance(model, messages.MasterModel), self._members
+        check_speaker(self, model.center if isinstance(model, messages.MasterModel) else members.exchange)
+        is_due = is_master == self._config.rules.rotate and (not is_master or self.caller in members.centers)
+        if not (is_due and model.rotation >= 0 and 0 <= model.version < math.inf):
+            kind = "master" if is_master else "mean"
+            said = f"sends {self.name} a {kind} of rotation {model.rotation}, version {model.version:g}"
+            approved = f"masters of {', '.join(members.centers)}" if self._config.rules.rotate else "means"
+            raise Refused(self.caller, f"{said}; approved: {approved}")
         self._take(model)
 
     def _take(self, model: messages.MasterModel | messages.SharedModel) -> None:
@@ -153,6 +165,9 @@ class NebulaCenter(ContainerCenter):
     @remote(caller=DRIVER, at_most="num_changes")
     async def set_present(self, news: messages.PresentCenters) -> None:
         """Learn which centers are there: the ring runs over those."""
+        if self.name not in news.centers or not set(news.centers) <= set(self._members.centers):
+            said = f"tells {self.name} that {', '.join(news.centers) or 'nobody'} are there"
+            raise Refused(self.caller, f"{said}; approved: of {', '.join(self._members.centers)}")
         self.present = list(news.centers)
 
     # --- what others ask ---
@@ -315,6 +330,10 @@ class Auditor(Server):
         """
         models = await asyncio.gather(*(self._ask_model(name) for name in order.holders))
         found = [model for model in models if model is not None]
+        for name, model in zip(order.holders, models, strict=True):
+            if model is not None and model.parameters.shape != found[0].parameters.shape:
+                said = f"sends a model of {model.parameters.size:,} numbers"
+                raise Refused(name, f"{said}; {order.holders[0]} has one of {found[0].parameters.size:,}")
         if not found:
             return None
         mean_P = found[0].parameters

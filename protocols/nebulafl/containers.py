@@ -34,6 +34,7 @@ from fedactors.protocols.nebulafl.training import (
     train,
     train_batched,
 )
+from fedactors.validation import shown
 
 _log = logging.getLogger(__name__)
 
@@ -235,6 +236,9 @@ class ContainerCenter(DataCenter):
     @remote(caller=DRIVER, at_most="num_changes")
     async def container_news(self, news: messages.ContainerEvent) -> None:
         """Learn that a container's process is gone, or that a fresh one is there."""
+        if news.center != self.name or not 0 <= news.container < len(self.trainings.names):  # the last one is -1 too
+            said = f"tells {self.name} of container {news.container} of {shown(news.center)}"
+            raise Refused(self.caller, f"{said}; approved: its own, 0 to {len(self.trainings.names) - 1}")
         if news.present:
             self._regain_container(news.container)
         elif not self.trainings.scheduler.table.lost[news.container]:

@@ -8,7 +8,7 @@ No message carries a row or its features.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fedactors.inspection import Protection
 from fedactors.learning.optimizers import SIGNS_SHOW
 from fedactors.messages.codec import message
+from fedactors.messages.fields import Dimensions
 from fedactors.protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
 from fedactors.secure_sums.actors import MESSAGES
 
@@ -32,7 +33,7 @@ class MasterModel:
     center: str
     rotation: int
     version: float
-    parameters: Floats
+    parameters: Annotated[Floats, Dimensions("parameters")]
 
 
 @message(reveals="a mean over the masters or trained models of all centers")
@@ -41,7 +42,7 @@ class SharedModel:
 
     rotation: int
     version: float
-    parameters: Floats
+    parameters: Annotated[Floats, Dimensions("parameters")]
 
 
 # --- the baselines: one model per container each way, or one per center ---
@@ -60,8 +61,8 @@ class CenterFacts:
     """Samples and predicted seconds of each container (C)."""
 
     center: str
-    sizes: Integers
-    seconds: Floats
+    sizes: Annotated[Integers, Dimensions("containers")]
+    seconds: Annotated[Floats, Dimensions("containers")]
 
 
 @message(reveals="the exchange's model, and that this container is wanted")
@@ -72,7 +73,7 @@ class TrainingOrder:
     container: int
     gap: float
     rate_factor: float
-    parameters: Floats
+    parameters: Annotated[Floats, Dimensions("parameters")]
 
 
 @message(reveals="that a training is no longer wanted")
@@ -91,7 +92,7 @@ class TrainingResult:
     num_samples: int
     loss_rms: float
     seconds: float
-    parameters: Floats
+    parameters: Annotated[Floats, Dimensions("parameters")]
 
 
 @message(reveals="that a container is gone or back")
@@ -113,7 +114,7 @@ class RoundOrder:
 
     round: int
     num_containers: int
-    parameters: Floats
+    parameters: Annotated[Floats, Dimensions("parameters")]
     rate_factor: float = 1.0
 
 
@@ -125,7 +126,7 @@ class RoundResult:
     round: int
     num_samples: int
     num_models: int
-    parameters: Floats
+    parameters: Annotated[Floats, Dimensions("parameters")]
 
 
 @message(reveals="that a center's share of a round is ready to be summed under masks")
@@ -149,8 +150,8 @@ class ClusterLogits:
 
     center: str
     round: int
-    logits: Floats
-    counts: Integers
+    logits: Annotated[Floats, Dimensions("clusters", "public rows", "classes")]
+    counts: Annotated[Integers, Dimensions("clusters", "classes")]
 
 
 # --- between a center and containers that are processes of their own ---
@@ -173,7 +174,7 @@ class ContainerOrder:
     turn: int
     seconds: float
     rate_factor: float
-    parameters: Floats
+    parameters: Annotated[Floats, Dimensions("parameters")]
 
 
 @message(reveals="one container's trained model and its losses, to its own center")
@@ -183,7 +184,7 @@ class ContainerResult:
     number: int
     num_samples: int
     loss_rms: float
-    parameters: Floats
+    parameters: Annotated[Floats, Dimensions("parameters")]
 
 
 # --- what the auditor is told of hardware ---

@@ -89,6 +89,7 @@ from fedactors.protocols.pubsub_vfl.privacy import (
     passive_records,
 )
 from fedactors.protocols.pubsub_vfl.replicas import AveragingServer, Vector, syncs
+from fedactors.validation import shown
 
 
 class PartyWorker(Client):
@@ -652,13 +653,23 @@ class ActiveWorker(PartyWorker):
         num_classes, times = self._data.num_classes, self.counts.num_scales
         return active_records(self.config, self.party, counts, self._sigma, num_classes, times)
 
+    def known_sizes(self, message: Any, sender: str) -> dict[str, int]:
+        """Return how many rows a part has, and how wide embeddings are."""
+        sizes = {"embedding size": self.config.embedding_size}
+        is_part = isinstance(message, PartEmbedding) and message.part in ("validation", "test")
+        return sizes | ({"rows of the part": len(self.rows.part(message.part).features)} if is_part else {})
+
     @remote(caller=DRIVER, at_most="num_evaluations")
     async def evaluate(self, request: PartRequest) -> Evaluated:
         """Return the task's metrics on validation or test rows; a regression's RMSE and MAE are in original units."""
         self._check_first("evaluate")
         at_most = 1 if request.part == "test" else self.config.num_evaluations - 1
         self.release("the metrics of the", request.part, at_most=at_most)
-        found = await asyncio.gather(*(peer.embed_part(request) for peer in self._first_peers().values()))
+        peers = self._first_peers()
+        found = await asyncio.gather(*(peer.embed_part(request) for peer in peers.values()))
+        for party, one in zip(peers, found, strict=True):
+            if one.part != request.part:
+                raise Refused(party, f"embeds the rows to {shown(one.part)}; asked for: {request.part}")
         rows, (bottom_size, top_size) = self.rows.part(request.part), self.replica.sizes
         assert rows.labels is not None
         work = Work("bottom-forward", len(rows.features) * bottom_size)

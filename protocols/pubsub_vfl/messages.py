@@ -6,7 +6,7 @@ Shapes: B rows of a batch, E width of the cut layer, P parameters of a model, N 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from fedactors.data.alignment.ids import AlignmentAnswer, AlignmentOrder, Alignm
 from fedactors.inspection import Protection
 from fedactors.messages.codec import message
 from fedactors.messages.compression import Encoded
+from fedactors.messages.fields import Dimensions
 from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
 from fedactors.runs.progress import format_bytes
 
@@ -84,7 +85,7 @@ class PartEmbedding:
     """A passive party's embedding of the validation or test rows; values (rows x E)."""
 
     part: str
-    values: Floats
+    values: Annotated[Floats, Dimensions("rows of the part", "embedding size")]
 
 
 # --- workers and the broker -----------------------------------------------------------------------------------------

@@ -220,7 +220,7 @@ class TableClient(JoinMember, MaskedTable):
         facts, local = agreement.facts, await self._facts()
         self.check_sizes(facts)
         merged = zip(facts.categories, local.categories, strict=True)
-        holds = all(set(one) <= set(whole) for whole, one in merged) and (facts.counts >= local.counts).all()
+        holds = all(set(one) <= set(whole) for whole, one in merged) and bool((facts.counts >= local.counts).all())
         holds = holds and bool(np.isfinite([facts.totals, facts.squares]).all())
         if self._config.declared_facts:
             names = ("categories", "counts", "totals", "squares")

@@ -430,7 +430,7 @@ class JoinServer(TableServer):
     async def _ask(
         self, call: Callable[[Any, Any], Awaitable[Any]], messages: Iterable[Any], sizes: Sequence[int]
     ) -> list[Array]:
-        """Call every table and return its predictions of so many rows, or their sum alone where it is made under masks."""
+        """Return every table's predictions of so many rows, or their sum alone where it is made under masks."""
         if self._config.secure_aggregation:
             return [await self._ask_sum(call, messages)]
         names = [self._speaker(side) for side in self._sides]

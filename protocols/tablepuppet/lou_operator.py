@@ -181,7 +181,9 @@ class UnionOperator:
         """
         for name, one in zip(names or self._names, vectors, strict=True):
             if one.shape != vectors[0].shape:
-                raise Refused(name, f"sends {len(one):,} parameters of its table's model; expected: {len(vectors[0]):,}")
+                raise Refused(
+                    name, f"sends {len(one):,} parameters of its table's model; expected: {len(vectors[0]):,}"
+                )
 
     async def _ask(self, call: Callable[[TableClient], Awaitable[Any]]) -> list[Any]:
         return await ask_all(self._clients, call)
@@ -216,7 +218,7 @@ def check_labels(name: str, labels: messages.Labels, num_rows: int, num_classes:
     """
     train, is_test = labels.train, labels.is_test
     is_number = train.dtype.kind in "iuf" and bool(np.isfinite(train).all())
-    is_class = num_classes < 2 or not len(train) or (train.dtype.kind in "iu" and 0 <= train.min())
+    is_class = num_classes < 2 or not len(train) or (train.dtype.kind in "iu" and train.min() >= 0)
     if is_number and is_class and num_classes > 1 and len(train):
         is_class = int(train.max()) < num_classes
     is_whole = len(is_test) == num_rows and len(train) == num_rows - np.count_nonzero(is_test)

@@ -114,9 +114,7 @@ class AlignmentPeer(Protocol):
         """Keep `follow(local ids, order, agreed)`."""
 
 
-async def answer_beside(
-    actor: Actor, ids_N: Ids, question: AlignmentQuestion, agreed: Alignment
-) -> AlignmentAnswer:
+async def answer_beside(actor: Actor, ids_N: Ids, question: AlignmentQuestion, agreed: Alignment) -> AlignmentAnswer:
     """Return `answer`, computed beside the actor's other calls: of many ids it takes minutes."""
     return await _computed(actor, ids_N, answer, question, agreed)
 

@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +34,9 @@ from fedactors.data.columns import Preprocessing
 from fedactors.data.layouts.graph import GraphBlock, GraphTables, GraphTablesPart, NewGraph, node_parts
 from fedactors.data.new_rows import Fault, Listing, NoPart, StoredState
 from fedactors.data.party_rows import PARTS, PartyBlock, Split, prepare
-from fedactors.errors import BadInput
+from fedactors.errors import BadInput, Refused
 from fedactors.messages.codec import message
+from fedactors.messages.fields import Dimensions
 from fedactors.runtime.interface import Runtime
 
 Index = NDArray[np.int64]
@@ -46,7 +47,7 @@ _UNUSABLE = "cannot use its row"
 class NodeLabels:
     """Labels (N), -1 where there is none."""
 
-    labels: NDArray[np.int64]
+    labels: Annotated[NDArray[np.int64], Dimensions("nodes")]
     num_classes: int
     class_names: tuple[str, ...]
 
@@ -78,7 +79,7 @@ class NodesSummary:
 class UnusableNodes:
     """A flag for each shared node (N)."""
 
-    nodes: NDArray[np.bool_]
+    nodes: Annotated[NDArray[np.bool_], Dimensions("nodes")]
 
 
 @message(reveals="nothing: it stays within the party")
@@ -146,8 +147,22 @@ class NodeHolder(Client):
 
     @remote(caller=CLIENT, only="label_party", once=True)
     async def take_labels(self, labels: NodeLabels) -> None:
-        """Take the labels of the shared nodes."""
+        """Take the labels of the shared nodes.
+
+        Raises:
+            Refused: they are of classes that there are not.
+        """
+        told, most, named = labels.labels, labels.num_classes, len(labels.class_names)
+        approved = max(self._part.rows.num_classes, named)
+        is_class = not len(told) or -1 <= told.min() <= told.max() < most
+        if not (is_class and most == approved and self.labels is None):
+            said = f"tells {self.name} labels of {most:,} classes, {named:,} of them with names"
+            raise Refused(self.caller, f"{said}; approved: {approved:,}, once")
         self.labels = labels
+
+    def known_sizes(self, message: Any, sender: str) -> dict[str, int]:
+        """Return how many nodes are shared."""
+        return {} if self.rows is None else {"nodes": len(self.rows)}
 
     @remote(caller=DRIVER, once=True)
     async def align(self) -> NodesSummary:

@@ -29,7 +29,6 @@ class SvflClient(ServedParty):
         self.theta, _, _ = await self._do(task)
         return await self._represent(synced.round_ + 1) if synced.send_representation else None
 
-
     def _check_round_step(self, synced: SyncedZ) -> None:
         """Refuse a step that the approved settings do not take.
 

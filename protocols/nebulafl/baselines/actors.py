@@ -9,6 +9,7 @@ else nobody.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any, ClassVar
@@ -54,6 +55,7 @@ class OrderCenter(ContainerCenter, SummingCenter):
     def __init__(self, config: NebulaFLConfig, part: HorizontalPart, members: RunMembers) -> None:
         super().__init__(config, members)
         self._config, self._part, self._members = config, part, members
+        self._num_parameters: int | None = None
 
     async def load(self) -> None:
         """Learn what the containers hold, and set hardware up."""
@@ -101,6 +103,7 @@ class OrderCenter(ContainerCenter, SummingCenter):
         if not self.trainings.stopped:
             self._check_time()
             self._check_rate(order.rate_factor)
+            self._check_containers(order.container)
             request = Request(order.task, order.parameters, order.container, order.gap, order.rate_factor)
             self.trainings.ask(request)
 
@@ -115,6 +118,24 @@ class OrderCenter(ContainerCenter, SummingCenter):
         if not least <= rate_factor <= upper:
             said = f"orders {self.name} to train at {rate_factor:g} times the step size"
             raise Refused(self.caller, f"{said}; approved: {least:g} to {upper:g} (schedule)")
+
+    def _check_containers(self, container: int) -> None:
+        """Refuse a container that there is not: the last one is -1 too, and budgets are counted by number.
+
+        Raises:
+            Refused: it is none of this center's.
+        """
+        if not 0 <= container < len(self.trainings.names):
+            said = f"orders work of container {container} of {self.name}"
+            raise Refused(self.caller, f"{said}; approved: 0 to {len(self.trainings.names) - 1}")
+
+    def known_sizes(self, message: Any, sender: str) -> dict[str, int]:
+        """Return how many numbers the model has."""
+        if not isinstance(message, (messages.TrainingOrder, messages.RoundOrder)):
+            return {}
+        if self._num_parameters is None:
+            self._num_parameters = len(initial_parameters(self.trainings.model, self._members.run_seed))
+        return {"parameters": self._num_parameters}
 
     @remote(caller=DATA_CENTER, only="adder", unbounded="ends what was ordered")
     async def withdraw(self, withdrawal: messages.Withdrawal) -> None:
@@ -131,6 +152,9 @@ class OrderCenter(ContainerCenter, SummingCenter):
         """Begin a round; one that was still on (this center was away) is dropped."""
         self._check_time()
         self._check_rate(order.rate_factor)
+        if order.num_containers != (approved := self._config.active_per_center):  # the mean of one is its own model
+            said = f"orders a round of {order.num_containers} containers of {self.name}"
+            raise Refused(self.caller, f"{said}; approved: {approved} (active_per_center)")
         if self._config.secure_aggregation:
             self.follow(order)
         for slot in list(self.trainings.scheduler.requests):
@@ -295,10 +319,20 @@ class FlatExchange(Exchange):
         """Ask the centers for their facts, then give the first orders."""
         model_P = await self._begin(start)
         facts = [await self.peer(center, OrderCenter).facts() for center in self._members.centers]
+        for center, found in zip(self._members.centers, facts, strict=True):
+            is_time = bool(np.isfinite(found.seconds).all()) and (found.seconds > 0).all()
+            if found.center != center or (found.sizes < 1).any() or not is_time:
+                raise Refused(center, "tells sizes of its containers, or seconds, that are not above 0")
         sizes_C = np.concatenate([found.sizes for found in facts]).tolist()
         seconds_C = np.concatenate([found.seconds for found in facts]).tolist()
         self.server = FlatServer(self._config, model_P, sizes_C, seconds_C, self.rng("containers"))
         self._follow(self.server.advance(self._now))
+
+    def known_sizes(self, message: Any, sender: str) -> dict[str, int]:
+        """Return how many containers a center has, and how many numbers the model."""
+        if isinstance(message, messages.CenterFacts):
+            return {"containers": len(self._containers[sender])}
+        return {"parameters": self.server.method.model.size}
 
     def _set_times(self) -> None:
         super()._set_times()
@@ -342,13 +376,21 @@ class FlatExchange(Exchange):
         task = self.server.tasks.get(result.task)
         if task is not None:
             check_speaker(self, self._center_of(task.container))
+        if not (result.num_samples > 0 and 0 <= result.seconds < math.inf and 0 <= result.loss_rms < math.inf):
+            said = f"sends a model of {result.num_samples:,} samples, of {result.seconds:g} s, loss {result.loss_rms:g}"
+            raise Refused(result.center, said)
         self._follow(self.server.arrived(result, self._now))
 
     @remote(caller=DATA_CENTER, unbounded="the exchange has no rows")
     async def container_news(self, news: messages.ContainerEvent) -> None:
         """A container was lost or is back."""
         check_speaker(self, news.center)
-        container = self._containers[news.center][news.container]
+        containers, task = self._containers.get(news.center, range(0)), self.server.tasks.get(news.task)
+        is_other = task is not None and task.container not in containers
+        if not 0 <= news.container < len(containers) or (is_other and not news.present):
+            said = f"tells of container {news.container}, and task {news.task}"
+            raise Refused(self.caller, f"{said}; approved: its own, 0 to {len(containers) - 1}")
+        container = containers[news.container]
         if news.present:
             self._follow(self.server.container_back(container, self._now))
             return
@@ -436,9 +478,24 @@ class RoundExchange(Exchange):
         check_speaker(self, result.center)
         if isinstance(result, messages.RoundDone) != self._config.secure_aggregation:
             raise Refused(result.center, f"its answer is {'bare' if self._config.secure_aggregation else 'missing'}")
+        if isinstance(result, messages.RoundResult):
+            most = self._config.active_per_center
+            if not (0 <= result.num_models <= most and result.num_samples >= 0):
+                said = f"sends a mean of {result.num_models:,} models, of {result.num_samples:,} samples"
+                raise Refused(result.center, said)
+        if isinstance(result, messages.ClusterLogits) and (result.counts < 0).any():
+            raise Refused(result.center, "sends counts of labels below 0")
         if result.round == self.round and result.center in self.called:
             self.results[result.center] = result
             await self._settle()
+
+    def known_sizes(self, message: Any, sender: str) -> dict[str, int]:
+        """Return how many numbers the model has, and how many classes and public rows there are."""
+        sizes = {"parameters": self.parameters_P.size}
+        is_empty = isinstance(message, messages.ClusterLogits) and not len(message.logits)
+        if self.model_facts is not None and self._part.public is not None and not is_empty:
+            sizes |= {"classes": self.model_facts[2], "public rows": len(rows_of(rows_key(self._part.public))[1])}
+        return sizes
 
     async def _settle(self) -> None:
         """Make the next model when all answers are there, and call the next round."""

@@ -178,7 +178,7 @@ class Leader(StcdClient):
         found = await super()._with_local(z, is_sent=is_sent)
         if self.name == "client-0":
             name, changes = self.forgery
-            honest = Prelude(1, (0, 1, 0), 0, 4, 0.1, 0, found, self._block.initial_theta_0(self.rng("fusion")))
+            honest = Prelude(1, (0, 1, 0), 0, 3, 0.1, 0, found, self._block.initial_theta_0(self.rng("fusion")))
             await self.peer(name, StcdClient).take_prelude(dataclasses.replace(honest, **changes))
         return found
 
