@@ -349,7 +349,8 @@ class TableClient(JoinMember, MaskedTable):
         Raises:
             Refused: it is not the size of a batch; the first partition alone is told it, the others 0.
         """
-        if not 0 <= batch_size <= (most := self._most_in_batch):
+        most = self._most_in_batch
+        if not 0 <= batch_size <= most:
             raise Refused(self.caller, f"gives {self.name} a batch of {batch_size:,} joined rows; approved: {most:,}")
 
     def _check_rho(self, rho: float) -> None:

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from fedactors.messages.codec import decode, encode, freeze, message
-from fedactors.messages.fields import UnknownAnnotation, check_of, checks_of, in_words, wrong_in
+from fedactors.messages.fields import (
+    Dimensions,
+    UnknownAnnotation,
+    check_of,
+    checks_of,
+    in_words,
+    wrong_in,
+    wrong_size,
+)
 
 Floats = NDArray[np.floating[Any]]
 Matrix = np.ndarray[tuple[int, int], np.dtype[np.float32]]
@@ -192,3 +201,50 @@ def test_an_alias_is_what_it_stands_for():
     assert rows(np.zeros((2, 3), np.float64)) is not None is not rows(np.zeros(3, np.float32))
     assert name("a") is name(None) is None
     assert name(1) is not None
+
+
+@message(reveals="a test")
+class Sized:
+    """Arrays with names for their dimensions."""
+
+    rows: int
+    values: Annotated[Floats, Dimensions("rows", "width")]
+    flags: Annotated[NDArray[np.bool_], Dimensions("rows", or_none=True)]
+    keys: Annotated[tuple[NDArray[np.uint8], ...], Dimensions("rows", 16)] = ()
+    scale: Annotated[tuple[float, ...], Dimensions("width", or_none=True)] = ()
+
+
+def sized(rows: int = 3, shape: tuple[int, ...] = (3, 2), flags: int = 3, **more: Any) -> Sized:
+    return Sized(rows, np.zeros(shape), np.zeros(flags, bool), **more)
+
+
+@pytest.mark.parametrize(
+    ("sent", "line"),
+    [
+        (sized(), None),
+        (sized(flags=0, keys=(np.zeros((3, 16), np.uint8),) * 2, scale=(1.0, 2.0)), None),
+        (sized(rows=4, shape=(4, 2), flags=4), "Sized.rows 4; expected: 3"),
+        (sized(shape=(1, 2)), r"Sized.values of shape \(1, 2\); expected: 3 \(rows\) x 2 \(width\)"),
+        (sized(shape=(3,)), r"Sized.values of shape \(3,\); expected: 3 \(rows\) x 2 \(width\)"),
+        (sized(shape=(3, 2, 1)), r"Sized.values of shape \(3, 2, 1\)"),
+        (sized(flags=1), r"Sized.flags of shape \(1,\); expected: 3 \(rows\)"),
+        (sized(keys=(np.zeros((3, 32), np.uint8),)), r"Sized.keys of shape \(3, 32\); expected: 3 \(rows\) x 16"),
+        (sized(scale=(1.0,)), r"Sized.scale of shape \(1,\); expected: 2 \(width\)"),
+    ],
+)
+def test_dimensions_are_those_that_the_receiver_knows(sent: Sized, line: str | None) -> None:
+    found = wrong_size(sent, lambda message: {"rows": 3, "width": 2})
+    assert found is None if line is None else re.match(line, found or "")
+
+
+def test_a_name_has_one_size_in_a_message_whose_receiver_knows_none() -> None:
+    assert wrong_size(sized(7, (7, 9), 7), lambda message: {}) is None
+    assert (wrong_size(sized(7, (7, 9), 8), lambda message: {}) or "").startswith("Sized.flags of shape (8,)")
+    assert wrong_size(Inner(1), lambda message: {}) is None
+
+
+def test_dimensions_outlive_the_checks_of_fields() -> None:
+    """The checks replace the annotations of a class by what they stand for."""
+    checks_of(Sized)
+    assert wrong_in(sized()) is None
+    assert "Dimensions" in str(Sized.__annotations__["values"])
