@@ -63,7 +63,7 @@ class PartyBlock:
     """For each row the index in `PARTS` that a column of the label party's file says."""
     groups: NDArray[np.integer[Any]] | None = None
     """At the label party: rows of one number are in one part of the split, as they are one row of its table."""
-    num_own_rows: int | None = None
+    num_table_rows: int | None = None
     """Of joined rows, how many of the table stand in them: the mapper says which, and may repeat one; None: each once.
     """
     rejected: tuple[tuple[str, str], ...] = ()

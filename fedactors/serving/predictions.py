@@ -694,14 +694,14 @@ class PredictingSite(Client):
             Refused: naming the holder; it is for another task, or other classes or targets, or of another size.
         """
         facts = [(one.task, one.num_classes, one.inputs, one.targets, len(one.parameters)) for one in (found, first)]
-        rows, is_own = self._rows, facts[0] == facts[1]
+        rows, is_known = self._rows, facts[0] == facts[1]
         if isinstance(rows, HorizontalFile):
-            is_own = is_own and (found.task, found.targets) == (rows.file.task, rows.targets)
+            is_known = is_known and (found.task, found.targets) == (rows.file.task, rows.targets)
         if found.task == "multiclass" and reading.classes:
-            is_own = is_own and found.num_classes == len(reading.classes)
+            is_known = is_known and found.num_classes == len(reading.classes)
         if self._trained_base is not None:
-            is_own = is_own and found.base == self._trained_base
-        if not is_own:
+            is_known = is_known and found.base == self._trained_base
+        if not is_known:
             said = f"gives {self.name} a model for {shown(found.task)} of {found.num_classes:,} classes"
             raise Refused(holder, f"{said}, {len(found.parameters):,} numbers, which is none that {self.party} trained")
 

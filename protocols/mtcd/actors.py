@@ -117,7 +117,7 @@ class Party(Client):
         """Follow the common order of rows."""
         assert isinstance(self._part, VerticalPart)
         rows = await follow_beside(self, self.rows.ids, order, self._part.alignment)
-        facts = (self._config.min_aligned_rows, len(self.rows.ids), self.rows.num_rejected, self.rows.num_own_rows)
+        facts = (self._config.min_aligned_rows, len(self.rows.ids), self.rows.num_rejected, self.rows.num_table_rows)
         check_number(self, rows, *facts, num_train=lambda: self.rows.count_train(len(rows), order.parts))
         self.rows.order(rows, order.parts)
 

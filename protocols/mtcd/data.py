@@ -299,9 +299,9 @@ class PartyRows:
         return {"train": len(self._prepared.train.features), "test": len(self._prepared.test.features)}
 
     @property
-    def num_own_rows(self) -> int | None:
+    def num_table_rows(self) -> int | None:
         """Rows of the own table that stand in joined rows; None: no query joined them."""
-        found: int | None = self._loaded.num_own_rows
+        found: int | None = self._loaded.num_table_rows
         return found
 
     @property

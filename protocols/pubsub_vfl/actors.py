@@ -391,7 +391,7 @@ class PassiveWorker(PartyWorker):
         self._check_first("take_order")
         block = self.rows.block
         rows = await follow_beside(self, block.ids, order, self._data.alignment)
-        facts = (self.config.min_aligned_rows, len(block.ids), len(block.rejected), block.num_own_rows)
+        facts = (self.config.min_aligned_rows, len(block.ids), len(block.rejected), block.num_table_rows)
         check_number(self, rows, *facts, num_train=lambda: self.rows.count_train(len(rows), order.parts))
         await self._follow_rows(rows, order.parts)
 

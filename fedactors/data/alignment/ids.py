@@ -195,7 +195,7 @@ def check_number(
     fewest: int,
     num_local: int,
     num_rejected: int = 0,
-    num_own_rows: int | None = None,
+    num_table_rows: int | None = None,
     *,
     num_train: Callable[[], int],
 ) -> Index:
@@ -207,14 +207,14 @@ def check_number(
         fewest: approved.
         num_local: as `tell_partners` has it.
         num_rejected: likewise.
-        num_own_rows: rows of the party's table that stand in joined rows, some of them more than once; None: each once.
+        num_table_rows: rows of the party's table that stand in joined rows, some of them more than once; None: each once.
         num_train: returns how many of them are to train on, whether their parts were announced or all draw them alike.
 
     Raises:
         Refused: naming who ordered so few that what leaves would tell of each.
     """
     tell_partners(actor, len(rows), num_local, num_rejected)
-    num_aligned = len(rows) if num_own_rows is None else min(len(rows), num_own_rows)
+    num_aligned = len(rows) if num_table_rows is None else min(len(rows), num_table_rows)
     if num_aligned < fewest:
         said = f"aligns {num_aligned} rows of {actor.name}; approved: at least {fewest} (min_aligned_rows)"
         raise Refused(actor.caller, said)

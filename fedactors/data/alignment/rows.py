@@ -834,7 +834,7 @@ async def load_block(actor: Actor, part: VerticalPart) -> PartyBlock:
         ids=np.arange(len(found.positions)),
         features=found.features[found.positions],
         feature_names=found.feature_names,
-        num_own_rows=len(np.unique(found.positions[found.positions >= 0])),
+        num_table_rows=len(np.unique(found.positions[found.positions >= 0])),
         keeps_scale=found.keeps_scale,
         labels=found.labels[found.positions] if found.has_labels else None,
         class_names=found.class_names,
