@@ -188,7 +188,7 @@ class SiteProcess:
         folder.audit.add("started", site=folder.name, listen=folder.where)
         self._reject_unanswered()
         self._tell_of_lost_lines()
-        found = list(open_to_others(folder.path))
+        found = await asyncio.to_thread(lambda: list(open_to_others(folder.path)))
         for problem in found[:_MOST_OPEN]:
             self._tell("folder", problem)
         if len(found) > _MOST_OPEN:

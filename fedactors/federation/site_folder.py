@@ -83,6 +83,7 @@ from fedactors.data.layouts.graph import UserGraph
 from fedactors.data.layouts.horizontal import HorizontalData, HorizontalFile
 from fedactors.data.layouts.vertical import RelationalData, RelationalPartition, VerticalData
 from fedactors.data.party_rows import PartyBlock, check_block, check_ids
+from fedactors.data.query import QueryError, is_row_by_row
 from fedactors.data.readers import Size
 from fedactors.data.schema import MOST_CLASSES, HorizontalTask, Table, VerticalTask
 from fedactors.errors import BadInput, FedactorsError
@@ -815,6 +816,27 @@ def _proxy(found: _SiteFile, folder: Path) -> Proxy | None:
     return Proxy(host, port, None if credentials is None else folder / credentials, frozenset(found.no_proxy))
 
 
+def _check_counted(table: Mapping[str, Any], where: str) -> None:
+    """Check that what runs take of data with a budget, row by row, is what they take of the rows that these read.
+
+    Raises:
+        BadInput: their SELECT may give a row of its tables to several of its own.
+    """
+    sql = table.get("sql")
+    if not isinstance(sql, str):
+        return
+    try:
+        is_counted = is_row_by_row(sql)
+    except QueryError as error:
+        raise BadInput(f"{where}.{error}") from None
+    if not is_counted:
+        raise BadInput(
+            f"{where}.budget: is not allowed with this sql: a budget counts what is told of a row, and a row of the "
+            "tables may be in several rows of it: select columns and expressions of one table, with WHERE, or write "
+            "what it selects to a file, whose rows the budget is then of"
+        )
+
+
 def stamp(path: Path) -> tuple[int, int, int] | None:
     """Return what changes when a file does; None where there is none."""
     try:
@@ -837,28 +859,31 @@ def open_to_others(folder: Path) -> Iterator[str]:
     above = list(_way_to(folder))
     for one, is_reached in _inside(folder, is_reached=_enter(folder)):
         if one.is_symlink():
-            above += _way_to(one)
-            if one.is_dir():
-                inside = itertools.islice(_inside(one.resolve(), is_reached=True), _MOST_LINKED)
-                above += [other for other, is_open in inside if is_open]
+            link = Path(one.path)
+            above += _way_to(link)
+            if link.is_dir():
+                inside = itertools.islice(_inside(link.resolve(), is_reached=True), _MOST_LINKED)
+                above += [Path(other.path) for other, is_open in inside if is_open]
         elif is_reached:
-            yield from _problem_of(one, "700" if one.is_dir() else "600")
-    for one in above:
-        if one not in seen and not one.is_relative_to(folder):
-            yield from _problem_of(one, "go-w", is_elsewhere=True)
-        seen.add(one)
+            yield from _problem_of(Path(one.path), "700" if one.is_dir() else "600")
+    for other in above:
+        if other not in seen and not other.is_relative_to(folder):
+            yield from _problem_of(other, "go-w", is_elsewhere=True)
+        seen.add(other)
 
 
-def _inside(folder: Path, *, is_reached: bool) -> Iterator[tuple[Path, bool]]:
-    """Yield all that is in a folder, and whether others reach it."""
+def _inside(folder: Path | str, *, is_reached: bool) -> Iterator[tuple[os.DirEntry[str], bool]]:
+    """Yield all that is in a folder, and whether others reach it: a site of years has a hundred thousand files."""
     with contextlib.suppress(OSError):  # another process removes it
-        for one in sorted(folder.iterdir()):
+        with os.scandir(folder) as found:
+            entries = sorted(found, key=lambda one: one.name)
+        for one in entries:
             yield one, is_reached
-            if one.is_dir() and not one.is_symlink():
-                yield from _inside(one, is_reached=is_reached and _enter(one))
+            if one.is_dir(follow_symlinks=False):
+                yield from _inside(one.path, is_reached=is_reached and _enter(one))
 
 
-def _enter(folder: Path) -> bool:
+def _enter(folder: Path | os.DirEntry[str]) -> bool:
     """Say whether others may enter a folder."""
     return bool(_mode_for_others(folder.stat()) & (stat.S_IXGRP | stat.S_IXOTH))
 
@@ -1142,8 +1167,10 @@ class SiteFolder:
                 f"--folder: {shown(str(self.path))} holds no {SITE}: make a site with fedactors site init NAME"
             )
         found: _SiteFile = checked(_SiteFile, file, {"data": {}, **read_tree(file, "site")})
-        for name in found.data:
+        for name, table in found.data.items():
             check_name(name, f"{file}: data")
+            if table.get("budget") is not None:
+                _check_counted(table, f"{file}: data.{name}")
         self._seen, self._data, self.policy = stamp(file), found.data, found.policy
         return found
 
