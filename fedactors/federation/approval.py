@@ -801,7 +801,14 @@ def _source_digest(package: str) -> str:
 
 
 def keep_proposal(folder: SiteFolder, proposal: Proposal) -> Path:
-    """Write a proposal where the site's commands find it."""
+    """Write a proposal where the site's commands find it.
+
+    Raises:
+        FileExistsError: the run was proposed before; where its files are lost, the log has the approval: what a run
+            took of a budget counts once, by its id.
+    """
+    if any(line["what"] == "approved" and line.get("run") == proposal.run for line in folder.log()):
+        raise FileExistsError(proposal.run)
     proposals = folder.path / PROPOSALS
     proposals.mkdir(mode=0o700, exist_ok=True)
     path = proposals / f"{proposal.run}.json"
