@@ -306,6 +306,8 @@ def _check_here(proposal: Proposal, folder: SiteFolder, protocol: Protocol, conf
                 f"{folder.name}: data.{name}: task.label: {shown(proposal.task.label)} is not allowed: a column of "
                 f"theirs is a label only where data.{name}.task states the same task"
             )
+        if is_first:
+            folder.check_measured(name)
         if (cap := folder.budget(name)) is not None:
             check_budget(folder, name, cap, proposal, protocol, config)
         elif counted := folder.with_budget(name):

@@ -765,8 +765,11 @@ class SiteProcess:
         said = stop_reason(self.folder, proposal.run)
         if said is None and gone:
             return _is_no_site(gone[0], federation)
-        if said is None and run.idle_seconds > self._approval_seconds:  # as long as others may take to answer
-            return f"its driver asked for nothing within {self._approval_seconds:g} s of the approval"
+        # as long as others may take to answer, or to do a step
+        most = max(self._approval_seconds, self.limits.call if run.has_begun else 0.0)
+        if said is None and run.idle_seconds > most:
+            since = "the step before" if run.has_begun else "the approval"
+            return f"its driver asked for nothing within {most:g} s of {since}"
         if said is None and run.usage is not None and time.monotonic() - self._measured > _MEASURE_SECONDS:
             self._measured = time.monotonic()
             try:  # which looks through all processes of the machine

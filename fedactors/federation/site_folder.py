@@ -1426,6 +1426,22 @@ class SiteFolder:
                 "counted there yet"
             ).telling(f"{self.name}: data.{name}.budget: predictions of such data are not counted there yet")
 
+    def check_measured(self, name: str) -> None:
+        """Check that the rows that data name to measure on have no budget: what scores tell of them is not counted.
+
+        Raises:
+            BadInput: they are read by data with a budget.
+        """
+        task = self._table(name).get("task")
+        test = task.get("test") if isinstance(task, dict) else None
+        read = {(where, "") for where in _read_at(test, self.path)}
+        for one in self.names():
+            if self.budget(one) is not None and _meet(read, self.read_by(one)):
+                raise BadInput(
+                    f"{self.name}: data.{name}.task.test: {shown(test)} is not allowed: data.{one} reads it, which has a "
+                    "budget, and what scores tell of the rows is not counted: name rows that have none"
+                )
+
     def read_by(self, name: str) -> set[tuple[str, str]]:
         """Return the files and addresses that data are read from, each with the table of it, where one is named."""
         found = self._table(name)

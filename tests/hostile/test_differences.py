@@ -335,6 +335,18 @@ def test_a_table_is_one_whatever_it_is_called(tmp_path: Path) -> None:
     assert found == {"file_again": ["file"], "base_again": ["base"], "base_other": [], "server_again": ["server"]}
 
 
+def test_rows_with_a_budget_are_not_measured_on(tmp_path: Path) -> None:
+    """Scores of each round's model on them leave without noise, and no account has them."""
+    world = World(tmp_path, (BANK, SHOP, CLINIC))
+    data = f"{BANK}=patients,{SHOP}=cases,{CLINIC}=cured"
+    _, made = proposed(world, "horizontal", data, {})
+    check_proposal(made, world.folder(BANK))
+    add(world, BANK, '[data.counted]\npath = "test.csv"\nlabel = "bad"\nbudget = { epsilon = 8.0 }')
+    with pytest.raises(BadInput, match=r"bank: data.patients.task.test: 'test.csv' is not allowed: data.counted reads it"):
+        check_proposal(made, world.folder(BANK))
+    check_proposal(made, world.folder(SHOP))
+
+
 def test_a_budget_is_of_the_rows_that_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What a run takes is counted row by row of a SELECT: a row of a table that is in ten of them is told ten times."""
     world, site = World(tmp_path), str(tmp_path / SHOP)
