@@ -546,6 +546,7 @@ class Relay:
         self._say = tell
         self._reader = FederationReader(file, crl, file.with_name(KNOWN_TO_RELAY))
         self._seen = self._reader.now()
+        """Of the files, before they were read: they may change meanwhile."""
         self._taken = self._reader.read()
         self._address = address
         self._here: set[tuple[str, int]] = set()
@@ -572,13 +573,13 @@ class Relay:
     @property
     def federation(self) -> Federation:
         """The federation as its files are now; as it was, where they are wrong or older."""
-        if self._reader.now() != self._seen:
+        if (seen := self._reader.now()) != self._seen:
+            self._seen = seen
             try:
                 self._taken = self._reader.read()
                 self._note()
             except BadInput as error:
                 self._tell("config_errors", f"the federation of before goes on: {error}")
-            self._seen = self._reader.now()
         return self._taken.federation
 
     def _note(self) -> None:

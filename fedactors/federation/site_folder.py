@@ -1166,12 +1166,13 @@ class SiteFolder:
             raise BadInput(
                 f"--folder: {shown(str(self.path))} holds no {SITE}: make a site with fedactors site init NAME"
             )
+        seen = stamp(file)  # before it is read: it may change meanwhile
         found: _SiteFile = checked(_SiteFile, file, {"data": {}, **read_tree(file, "site")})
         for name, table in found.data.items():
             check_name(name, f"{file}: data")
             if table.get("budget") is not None:
                 _check_counted(table, f"{file}: data.{name}")
-        self._seen, self._data, self.policy = stamp(file), found.data, found.policy
+        self._seen, self._data, self.policy = seen, found.data, found.policy
         return found
 
     def look(self) -> None:
@@ -1214,13 +1215,13 @@ class SiteFolder:
         """
         with self._lock:
             if self._member is None or self._now() != self._member_seen:
+                self._member_seen = self._now()  # before they are read: they may change meanwhile
                 try:
                     self._member = self._read_membership()
                 except BadInput as error:
                     if self._member is None:
                         raise
                     self.config_errors = str(error)
-                self._member_seen = self._now()
             return self._member
 
     def _now(self) -> object:
