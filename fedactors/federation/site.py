@@ -571,11 +571,9 @@ class SiteProcess:
             found.popleft()
         if (seconds := sum(one for _, one in found)) > IDLE_SECONDS:
             minutes = math.ceil((_HOUR - now + found[0][0]) / 60)
-            raise Refused(
-                peer,
-                f"comes as a driver, after {seconds:.0f} s within an hour in which its drivers were connected and "
-                f"proposed nothing: at most {IDLE_SECONDS:g} s; come again in {minutes} minutes",
-            )
+            does = f"comes as a driver, after {seconds:.0f} s within an hour in which its drivers were connected and "
+            does += f"proposed nothing: at most {IDLE_SECONDS:g} s; come again in {minutes} minutes"
+            raise Refused(peer, does)
 
     def _count_proposal(self, peer: str) -> None:
         """Count what a site proposes: each is checked, written to a file and to the log, and keeps others waiting.

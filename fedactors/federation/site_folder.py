@@ -1439,8 +1439,8 @@ class SiteFolder:
         for one in self.names():
             if self.budget(one) is not None and _meet(read, self.read_by(one)):
                 raise BadInput(
-                    f"{self.name}: data.{name}.task.test: {shown(test)} is not allowed: data.{one} reads it, which has a "
-                    "budget, and what scores tell of the rows is not counted: name rows that have none"
+                    f"{self.name}: data.{name}.task.test: {shown(test)} is not allowed: data.{one} reads it, which has "
+                    "a budget, and what scores tell of the rows is not counted: name rows that have none"
                 )
 
     def read_by(self, name: str) -> set[tuple[str, str]]:

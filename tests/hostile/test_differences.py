@@ -342,7 +342,7 @@ def test_rows_with_a_budget_are_not_measured_on(tmp_path: Path) -> None:
     _, made = proposed(world, "horizontal", data, {})
     check_proposal(made, world.folder(BANK))
     add(world, BANK, '[data.counted]\npath = "test.csv"\nlabel = "bad"\nbudget = { epsilon = 8.0 }')
-    with pytest.raises(BadInput, match=r"bank: data.patients.task.test: 'test.csv' is not allowed: data.counted reads it"):
+    with pytest.raises(BadInput, match=r"bank: data.patients.task.test: .* is not allowed: data.counted reads it"):
         check_proposal(made, world.folder(BANK))
     check_proposal(made, world.folder(SHOP))
 

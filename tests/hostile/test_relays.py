@@ -114,7 +114,9 @@ def test_a_member_gives_a_relay_no_more_heartbeats_than_are_due(
             await asyncio.sleep(0.01)
 
     asyncio.run(work())
-    assert [line["text"] for line in lines if line["event"] == "refused"] == ["refused: shop: gives heartbeats all the time"]
+    assert [line["text"] for line in lines if line["event"] == "refused"] == [
+        "refused: shop: gives heartbeats all the time"
+    ]
 
 
 @pytest.mark.parametrize("said", [framed([], PING), framed(encode_parts("00" * 16))], ids=["heartbeats", "calls"])
