@@ -519,6 +519,10 @@ def check_budget(
 Described = VerticalData | HorizontalData | RelationalData | UserGraph
 
 
+_MOST_OF_ROW = 1 << 26
+"""Numbers of a sample, or of its target: 256 MiB in memory."""
+
+
 @pydantic_dataclass(frozen=True, kw_only=True, config=_STRICT)
 class TaskFacts:
     """What all parties of a run know of the task; the coordinator's data state it.
@@ -548,6 +552,9 @@ class TaskFacts:
     def __post_init__(self) -> None:
         if self.type == "multilabel" and self.layout != "horizontal":
             raise ValueError(f"type: multilabel is not allowed for layout {self.layout}")
+        for name, sizes in (("shape", self.shape), ("targets", self.targets)):
+            if math.prod(sizes) > _MOST_OF_ROW:  # a site reads its rows in the shape that the proposal states
+                raise ValueError(f"{name}: {list(sizes)} is not allowed: a row has at most {_MOST_OF_ROW} numbers")
         for label in self.labels:  # they become columns and cells of each site's predictions
             if without_controls(label) != label or not {"\t", "\n"}.isdisjoint(label):
                 raise ValueError(f"labels: {shown(label)} is not allowed: control characters")

@@ -332,6 +332,19 @@ def test_a_lost_proposal_waits_for_a_person_until_one_settles_it(
     assert f"the proposal of run {other.run} cannot be read" in why_a_person(config, asked, shop)
 
 
+@pytest.mark.parametrize("name", ["shape", "targets"])
+def test_a_row_of_a_proposal_has_so_many_numbers(tmp_path: Path, name: str) -> None:
+    """A site reads its images in the shape that the task states: one of 3 x 65536 x 65536 would take 52 GB."""
+    world, protocol = World(tmp_path), find_protocol("horizontal")
+    settings = spell_infinities(as_dict(build(protocol.Config, {"on_party_loss": "stop"})))
+    made = as_tree(make_proposal(world.folder(BANK), protocol, settings, "bank=patients,shop=cases", None))
+    made["task"] |= {name: [3, 2048, 2048]}
+    assert getattr(read_proposal(made).task, name) == (3, 2048, 2048)
+    made["task"] |= {name: [3, 65536, 65536]}
+    with pytest.raises(BadInput, match=rf"{name}: \[3, 65536, 65536\] is not allowed: a row has at most 67108864"):
+        read_proposal(made)
+
+
 def test_data_of_a_proposal_are_names(tmp_path: Path) -> None:
     """What site.toml calls so decides what is read; no word that could be a path comes as far as that."""
     world, protocol = World(tmp_path), find_protocol("pubsub-vfl")
