@@ -245,9 +245,11 @@ async def listen_for_websockets(
         pending: Pending
 
         def connection_made(self, transport: Any) -> None:
-            who = f"somebody at {peer_address(transport)[0]}"
-            self.pending = admission.comes(who, transport.abort)
+            self.waits(transport)
             super().connection_made(transport)
+
+        def waits(self, transport: Any) -> None:
+            self.pending = admission.comes(f"somebody at {peer_address(transport)[0]}", transport.abort)
 
         def connection_lost(self, error: Exception | None) -> None:
             admission.goes(self.pending)
@@ -265,6 +267,8 @@ async def listen_for_websockets(
         admission.goes(carrier.pending)  # it comes again where `accept` waits for TLS
         try:
             await accept(reader, writer, "{}:{}".format(*carrier.remote_address[:2]))
+            if writer.transport.is_closing() and not carrier.transport.is_closing():
+                carrier.waits(carrier.transport)  # it was refused, and keeps a socket until it closes its end
             await pump
         finally:
             pump.cancel()
