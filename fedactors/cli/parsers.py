@@ -72,7 +72,9 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
         "--dns", action="append", default=[], metavar="NAME", help="init, renew: a DNS name that the request asks for"
     )
     site.add_argument("--pkcs11", metavar="URI", help="init, renew: the key is in this token, made if missing")
-    site.add_argument("--why", metavar="TEXT", help="approve, reject, stop: goes to the coordinator and the log")
+    site.add_argument(
+        "--why", metavar="TEXT", help="approve, reject, stop: goes to the coordinator and the log; settle: into the log"
+    )
     site.add_argument("--verify", action="store_true", help="audit: only say whether the site's signed log is whole")
     site.add_argument(
         "--against", metavar="LOG", help="audit: another site's audit.log: do they agree on what crossed?"

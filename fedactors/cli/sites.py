@@ -232,6 +232,8 @@ SITE_ACTIONS = {
     "approve": "RUN: let this very run begin here; the beginning of its id is enough",
     "reject": "RUN: do not let it begin; the beginning of its id is enough",
     "stop": "RUN: stop a run that is under way, for all sites",
+    "settle": "RUN: put on record (--why) that the proposal of an approved run is lost for good, so that the policy "
+    "answers again; what it cannot know of that run any more, such as which data it summed, is yours to judge",
     "runs": "list all runs that were ever proposed here, and how each ended",
     "budget": "show the privacy budget of the data here, and what runs have taken of it",
     "audit": "[RUN]: check the site's signed log and show it, or hold it against another site's",
@@ -268,6 +270,7 @@ _SITE_TAKES = {
     "approve": ("name", "why"),
     "reject": ("name", "why"),
     "stop": ("name", "why"),
+    "settle": ("name", "why"),
     "audit": ("name", "verify", "against"),
 }
 _OPERATIONS = {"status": status, "check": check, "renew": renew, "stop": stop, "audit": audit}
@@ -442,11 +445,11 @@ def _status(folder: SiteFolder, proposal: Proposal, ended: dict[str, str]) -> st
 
 def _runs(folder: SiteFolder) -> list[dict[str, Any]]:
     """Return every run that was proposed to a site, and how it stands, JSON-ready."""
-    from fedactors.federation.approval import UNREADABLE, kept_proposals, unread_runs
+    from fedactors.federation.approval import UNREADABLE, kept_proposals, settled_runs, unread_runs
     from fedactors.federation.audit_log import AUDIT, read
 
     lines = read(folder.path / AUDIT)
-    unread = unread_runs(folder, lines)
+    unread, settled = unread_runs(folder, lines), settled_runs(lines)
     ended = {
         line["run"]: line["status"] + (f": {line['why']}" if line["status"] != "finished" and line.get("why") else "")
         for line in lines
@@ -470,7 +473,7 @@ def _runs(folder: SiteFolder) -> list[dict[str, Any]]:
             "protocol": known.get("protocol"),
             "purpose": None,
             "data": None,
-            "status": UNREADABLE,
+            "status": f"{UNREADABLE}; settled: {settled[run]}" if run in settled else UNREADABLE,
         }
         for run, known in unread.items()
     ]
@@ -528,6 +531,7 @@ def _about_run(folder: SiteFolder, args: argparse.Namespace) -> int:
         UNREADABLE,
         decision,
         kept_proposals,
+        settle,
         unanswered_proposals,
         unread_runs,
     )
@@ -538,6 +542,9 @@ def _about_run(folder: SiteFolder, args: argparse.Namespace) -> int:
     waiting = ", ".join(one.run for one in unanswered_proposals(folder))
     otherwise = f"was not proposed to {folder.name} (waiting for its answer: {waiting or 'none'})"
     run = one_run(run, {**known, **unread}, otherwise)
+    if args.action == "settle":
+        settle(folder, run, why := one_line(_need(args.why, "--why")))
+        return answer(args.format, {"run": run, "settled": True, "why": why}, f"{run}: settled")
     if run in unread:
         raise BadInput(f"run: {run} {UNREADABLE}; what was logged of it: fedactors site audit {run}")
     proposal = known[run]
@@ -641,8 +648,8 @@ class SiteSource:
         folder = self._folder
         proposal = kept_proposals(folder).get(run)
         status = next((one["status"] for one in _runs(folder) if one["run"] == run), None)
-        if status == UNREADABLE:
-            return ShownProposal(run=run, digest="", status="cannot be read", text="", problem=f"it {UNREADABLE}")
+        if status is not None and status.startswith(UNREADABLE):
+            return ShownProposal(run=run, digest="", status="cannot be read", text="", problem=f"it {status}")
         if proposal is None or status is None:
             return None
         sides = ("left", "arrived")

@@ -186,6 +186,35 @@ def _is_filtered_table(select: Any) -> bool:
     )
 
 
+_OF_ONE_ROW = (
+    exp.Abs, exp.And, exp.Case, exp.Cast, exp.Ceil, exp.Coalesce, exp.Concat, exp.DateDiff, exp.Exp, exp.Extract,
+    exp.Floor, exp.Greatest, exp.If, exp.Least, exp.Length, exp.Ln, exp.Log, exp.Lower, exp.Nullif, exp.Or, exp.Pow,
+    exp.Round, exp.Sign, exp.Sqrt, exp.Substring, exp.Trim, exp.TryCast, exp.Upper,
+)  # fmt: skip
+"""Functions whose values follow from one row; of others that are not here nobody has said it."""
+
+
+def is_row_by_row(sql: str) -> bool:
+    """Say whether each row of a SELECT follows from one row of one table, and from each row one at most.
+
+    Raises:
+        QueryError: see `parse_select`.
+    """
+    tree = parse_select(sql)
+    given = {key.removesuffix("_"): value for key, value in tree.args.items() if value}
+    table = given["from"].this if "from" in given else None
+    is_plain = isinstance(tree, exp.Select) and given.keys() <= {"expressions", "from", "where", "kind"}
+    if not (is_plain and isinstance(table, exp.Table) and isinstance(table.this, exp.Identifier)):
+        return False
+    if any(value for key, value in table.args.items() if key not in ("this", "db", "catalog", "alias")):
+        return False
+    inside = (node for node in tree.walk() if node is not tree)
+    return not any(
+        isinstance(node, exp.Query | exp.Window) or (isinstance(node, exp.Func) and not isinstance(node, _OF_ONE_ROW))
+        for node in inside
+    )
+
+
 _CHANGING = ("limit", "fetch", "tablesample", "rand", "uuid", "currentdate", "currenttimestamp", "currenttime", "into",
              "approxquantile", "approxtopk", "localtime", "localtimestamp", "currentuser",
              "currentversion")  # fmt: skip

@@ -306,6 +306,8 @@ def _check_here(proposal: Proposal, folder: SiteFolder, protocol: Protocol, conf
                 f"{folder.name}: data.{name}: task.label: {shown(proposal.task.label)} is not allowed: a column of "
                 f"theirs is a label only where data.{name}.task states the same task"
             )
+        if is_first:
+            folder.check_measured(name)
         if (cap := folder.budget(name)) is not None:
             check_budget(folder, name, cap, proposal, protocol, config)
         elif counted := folder.with_budget(name):
@@ -549,8 +551,13 @@ def why_a_person(config: Any, proposal: Proposal, folder: SiteFolder) -> str:
     is_new = proposal.purpose == "train"  # what goes on from a run has the query that was answered before
     if is_new and proposal.task.sql and proposal.task not in [one.facts for one in folder.policy.queries or ()]:
         return "its query, with this label and type, is not among policy.queries"
-    if unread := unread_runs(folder, folder.log()):
-        return f"the proposal of run {list(unread)[-1]} cannot be read, so that nobody knows what it was about"
+    lines = folder.log()
+    if unread := unread_runs(folder, lines).keys() - settled_runs(lines).keys():
+        run = max(unread)
+        return (
+            f"the proposal of run {run} cannot be read, so that nobody knows what it was about: bring back its files "
+            f"in {PROPOSALS}/, or fedactors site settle {run} --why TEXT"
+        )
     if before := summed_before(config, proposal, folder):
         return f"run {before[-1].run} summed the same data among other organisations, or beside other data of theirs"
     return ""
@@ -796,7 +803,14 @@ def _source_digest(package: str) -> str:
 
 
 def keep_proposal(folder: SiteFolder, proposal: Proposal) -> Path:
-    """Write a proposal where the site's commands find it."""
+    """Write a proposal where the site's commands find it.
+
+    Raises:
+        FileExistsError: the run was proposed before; where its files are lost, the log has the approval: what a run
+            took of a budget counts once, by its id.
+    """
+    if any(line["what"] == "approved" and line.get("run") == proposal.run for line in folder.log()):
+        raise FileExistsError(proposal.run)
     proposals = folder.path / PROPOSALS
     proposals.mkdir(mode=0o700, exist_ok=True)
     path = proposals / f"{proposal.run}.json"
@@ -863,6 +877,25 @@ def unread_runs(folder: SiteFolder, lines: Iterable[Mapping[str, Any]]) -> dict[
         elif line["what"] == "approved" and not _is_approved(folder, run, line.get("proposal")):
             found[run] = {}
     return {run: known.get(run, {}) for run in found}
+
+
+def settled_runs(lines: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the runs whose proposals cannot be read, and why the policy may answer all the same, by a site's log."""
+    return {str(line["run"]): str(line["why"]) for line in lines if line["what"] == "settled"}
+
+
+def settle(folder: SiteFolder, run: str, why: str) -> None:
+    """Put on record that a run's proposal is lost and the policy may answer for others again.
+
+    Raises:
+        BadInput: the proposal can be read, or that is on record already.
+    """
+    lines = folder.log()
+    if run not in unread_runs(folder, lines):
+        raise BadInput(f"run: {run} can be read, or was never approved here: there is nothing to settle")
+    if run in settled_runs(lines):
+        raise BadInput(f"run: {run} is settled already")
+    folder.audit.add("settled", run=run, why=why)
 
 
 def _is_approved(folder: SiteFolder, run: str, digest: object) -> bool:

@@ -60,8 +60,18 @@ async def dial(folder: SiteFolder, member: Member, hello: Hello, limits: Limits,
     connection = Connection(peer=member.name, limits=limits, **ends)
     await again(connection)
     connection.again = partial(_meet, folder, member, hello, limits, None)
+    connection.check = partial(check_member, folder)
     connection.start()
     return connection
+
+
+def check_member(folder: SiteFolder, connection: Connection) -> None:
+    """Cut a link to a site whose certificate holds no longer, and give one up to a site that is none any more."""
+    federation = folder.federation
+    if (member := federation.members.get(connection.peer)) is None:
+        connection.give_up(f"{connection.peer} is no site of {federation.name} any more")
+    elif connection.certificate not in member.fingerprints:
+        connection.cut("its certificate holds no longer")
 
 
 async def _meet(
@@ -94,6 +104,7 @@ async def _meet(
             if shown[0] != member.name:
                 raise Refused(member.name, f"{where} shows a certificate that is not {member.name}'s")
             folder.met(*shown)
+            connection.certificate = shown[1]
             clock = time.time() if hello.clock is None else hello.clock
             taken = connection.stream.taken if taken is None else taken
             about = (hello.federation, hello.purpose, hello.run, hello.assignment, clock, connection.session, taken)

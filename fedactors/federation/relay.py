@@ -43,6 +43,7 @@ from fedactors.federation.session import (
     REQUEST,
     Admission,
     Broken,
+    Heartbeats,
     Limits,
     LineLimit,
     Pending,
@@ -244,9 +245,11 @@ async def listen_for_websockets(
         pending: Pending
 
         def connection_made(self, transport: Any) -> None:
-            who = f"somebody at {peer_address(transport)[0]}"
-            self.pending = admission.comes(who, transport.abort)
+            self.waits(transport)
             super().connection_made(transport)
+
+        def waits(self, transport: Any) -> None:
+            self.pending = admission.comes(f"somebody at {peer_address(transport)[0]}", transport.abort)
 
         def connection_lost(self, error: Exception | None) -> None:
             admission.goes(self.pending)
@@ -264,6 +267,8 @@ async def listen_for_websockets(
         admission.goes(carrier.pending)  # it comes again where `accept` waits for TLS
         try:
             await accept(reader, writer, "{}:{}".format(*carrier.remote_address[:2]))
+            if writer.transport.is_closing() and not carrier.transport.is_closing():
+                carrier.waits(carrier.transport)  # it was refused, and keeps a socket until it closes its end
             await pump
         finally:
             pump.cancel()
@@ -413,11 +418,13 @@ class Called:
             self._pause = _FIRST_PAUSE
             self._tell("relay", f"{self._folder.name}: waits at the relay {self._host}:{self._port}")
             living = asyncio.get_running_loop().create_task(self._live(writer))
+            heartbeats = Heartbeats()
             while True:
-                kind, _, _, body = await read_piece(reader, self._limits)
+                kind, _, _, body = await read_piece(reader, self._limits, HANDSHAKE_BYTES)
+                heartbeats.count()  # calls too: those that are not answered cost as much
                 if kind == REQUEST:
                     self._called(value_of(body, "relay", most=HANDSHAKE_MEMORY))
-                elif kind != PING:
+                elif kind != PING or body:
                     raise Broken("says what a relay does not say")
         finally:
             if living is not None:
@@ -457,10 +464,12 @@ class Called:
                 if proxy is not None:
                     await _through_proxy((reader, writer), proxy, self._host, self._port)
                 await _greet(self._folder, reader, writer, self._limits, ANSWER, token)
-        except (OSError, EOFError, TimeoutError, Broken, FedactorsError) as error:
-            self._tell("relay", f"a call through the relay could not be answered: {first_line(error)}")
+        except BaseException as error:
             if made.done() and not made.cancelled():
                 made.result().transport.abort()
+            if not isinstance(error, (OSError, EOFError, TimeoutError, Broken, FedactorsError)):
+                raise
+            self._tell("relay", f"a call through the relay could not be answered: {first_line(error)}")
             return
         finally:
             self._num_answering -= 1
@@ -541,6 +550,7 @@ class Relay:
         self._say = tell
         self._reader = FederationReader(file, crl, file.with_name(KNOWN_TO_RELAY))
         self._seen = self._reader.now()
+        """Of the files, before they were read: they may change meanwhile."""
         self._taken = self._reader.read()
         self._address = address
         self._here: set[tuple[str, int]] = set()
@@ -554,6 +564,8 @@ class Relay:
         """Connections of sites that were admitted, each with the site's name and its certificate's SHA-256."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._unknown_peers = Admission(self._refused, self.limits.unknown_peers)
+        self._members: defaultdict[str, Admission] = defaultdict(lambda: Admission(self._refused))
+        """By site: what others are refused, however often, hides nothing of what it is."""
         self._lines: defaultdict[str, LineLimit] = defaultdict(LineLimit)
         """By site: which may come and go, and call, as often as it likes."""
         self._unwritten: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
@@ -565,13 +577,13 @@ class Relay:
     @property
     def federation(self) -> Federation:
         """The federation as its files are now; as it was, where they are wrong or older."""
-        if self._reader.now() != self._seen:
+        if (seen := self._reader.now()) != self._seen:
+            self._seen = seen
             try:
                 self._taken = self._reader.read()
                 self._note()
             except BadInput as error:
                 self._tell("config_errors", f"the federation of before goes on: {error}")
-            self._seen = self._reader.now()
         return self._taken.federation
 
     def _note(self) -> None:
@@ -629,7 +641,8 @@ class Relay:
             for writer, (site, certificate) in list(self._open.items()):
                 if site not in members or certificate not in members[site].fingerprints:
                     writer.transport.abort()
-            self._unknown_peers.look()
+            for those in (self._unknown_peers, *self._members.values()):
+                those.look()
 
     def _refused(self, who: str, why: str) -> None:
         self._tell("refused", f"refused: {who}: {why}")
@@ -642,13 +655,13 @@ class Relay:
         self._tasks.add(task)  # asyncio keeps a task only as long as something wakes it
         task.add_done_callback(self._tasks.discard)
         host, port = peer_address(writer)
-        who, counted = f"somebody at {host}:{port}", ""
+        who, counted, refusals = f"somebody at {host}:{port}", "", self._unknown_peers
         pending = self._unknown_peers.comes(f"somebody at {host}", writer.transport.abort)
         try:
             async with asyncio.timeout(self.limits.handshake):
                 site, certificate, what, other = await self._admitted(who, reader, writer)
             self._unknown_peers.goes(pending)
-            who = site
+            who, refusals = site, self._members[site]
             if what != ANSWER:  # to a call, which is its caller's: others could use up what the site may have
                 self._check_room(site)
                 self._of_site[site] += 1
@@ -656,11 +669,11 @@ class Relay:
             self._open[writer] = site, certificate
             await self._serve(site, what, other, reader, writer)
         except Refused as error:
-            self._unknown_peers.refused(error.party, error.message)
+            refusals.refused(error.party, error.message)
             with contextlib.suppress(OSError):
                 writer.write(framed(encode_error("relay", Refused("relay", f"refuses {error}")), ERROR))
         except Broken as error:
-            self._unknown_peers.refused(who, str(error))
+            refusals.refused(who, str(error))
         except (OSError, EOFError, TimeoutError):
             pass  # it went away, or said nothing
         finally:
@@ -736,9 +749,11 @@ class Relay:
         elif self._lines[waiting.site].take():
             self._tell("waits", f"{waiting.site} waits to be called", site=waiting.site)
         waiting.writer.write(framed([], REPLY))
+        heartbeats = Heartbeats()
         try:
             while True:
-                kind, _, _, body = await read_piece(waiting.reader, self._pieces)
+                kind, _, _, body = await read_piece(waiting.reader, self._pieces, HANDSHAKE_BYTES)
+                heartbeats.count()
                 if kind != PING or body:
                     raise Refused(waiting.site, "says something on a connection on which it waits")
                 waiting.writer.write(framed([], PING))

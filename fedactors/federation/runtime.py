@@ -49,6 +49,8 @@ _log = logging.getLogger(__name__)
 _SOON, _LATER = 0.5, 5.0
 """Seconds between two attempts to reach a site that is away."""
 _TOTAL = [str, str, str, str, int, int]
+_MOST_COUNTED = 2**53
+"""Messages, bytes or seconds that a site tells of a run: what is less than 0 would take off what others count."""
 _DIGEST_BYTES = 32
 _LAST_SECONDS = 1.0
 
@@ -587,8 +589,11 @@ def _drained(site: str, found: Any, is_at: Callable[[str, str], bool]) -> tuple[
         Refused: it says something else, or counts messages between other sites.
     """
     match found:
-        case (tuple(totals), float() | int()) if all(
-            type(total) is tuple and [type(part) for part in total] == _TOTAL for total in totals
+        case (tuple(totals), float() | int() as waiting) if 0 <= waiting < _MOST_COUNTED and all(
+            type(total) is tuple
+            and [type(part) for part in total] == _TOTAL
+            and all(0 <= count < _MOST_COUNTED for count in total[4:])
+            for total in totals
         ):
             if all(is_at(site, total[0]) or is_at(site, total[1]) for total in totals):
                 return found  # type: ignore[no-any-return]

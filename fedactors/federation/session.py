@@ -268,6 +268,7 @@ async def read_piece(
         TimeoutError: none begins within the heartbeat timeout.
         EOFError: the other side has closed.
     """
+    await asyncio.sleep(0)  # what has come already is read without a wait, and others wait too
     async with asyncio.timeout(limits.heartbeat_timeout):
         first = await reader.readexactly(1)
     try:
@@ -279,6 +280,24 @@ async def read_piece(
     except TimeoutError:
         raise Broken(f"took more than {limits.piece:g} s to send one piece") from None
     return kind, bool(more), number, piece
+
+
+class Heartbeats:
+    """Counts the heartbeats that the other side gives: each takes time that others wait for."""
+
+    def __init__(self) -> None:
+        self._begun = time.monotonic()
+        self._count = 0
+
+    def count(self, due: int = 0) -> None:
+        """Count one; `due` are more than time has made due.
+
+        Raises:
+            Broken: they are more than are due.
+        """
+        self._count += 1
+        if self._count > _HEARTBEATS + due + _HEARTBEATS_A_SECOND * (time.monotonic() - self._begun):
+            raise Broken("gives heartbeats all the time")
 
 
 class WayRefused(OSError):
@@ -650,9 +669,11 @@ class Connection:
     session: str = field(default_factory=lambda: secrets.token_hex(16))
     """By which both ends know the link when it comes back."""
     certificate: str = ""
-    """SHA-256 of the certificate that the dialling site showed last."""
+    """SHA-256 of the certificate that the other site showed last."""
     again: Callable[[Connection], Awaitable[None]] | None = None
     """Dials anew when the connection broke; None: the other side does."""
+    check: Callable[[Connection], None] | None = None
+    """Looks, with each heartbeat, whether the other site may go on."""
     tell: Callable[[str, str], None] = lambda event, text: None
     """Takes the kind of what happened to the link, and a line for people."""
     stream: Stream = field(init=False)
@@ -681,8 +702,7 @@ class Connection:
     _waits_since: float | None = None
     """and since when its next piece is awaited, or the end of one that has begun."""
     _heard: float = 0.0
-    _num_heartbeats: int = 0
-    _begun_at: float = field(default_factory=time.monotonic)
+    _heartbeats: Heartbeats = field(default_factory=Heartbeats)
     _acknowledged: int = 0
     """Bytes of which the other side was told that they were taken."""
     _away: asyncio.TimerHandle | None = None
@@ -764,6 +784,8 @@ class Connection:
         limits = self.limits
         while True:
             await asyncio.sleep(min(limits.heartbeat_timeout, limits.piece) / 4)
+            if self.check is not None:
+                self.check(self)
             if not self.stream.is_carried:
                 continue
             now = time.monotonic()
@@ -891,10 +913,7 @@ class Connection:
         if kind == PING:  # also within a message: who sends one may have to hear this first
             if more or len(piece) != TAKEN.size:
                 raise Broken("gives a heartbeat that is none")
-            self._num_heartbeats += 1
-            due = _HEARTBEATS + self.stream.written // ACKNOWLEDGED_BYTES
-            if self._num_heartbeats > due + _HEARTBEATS_A_SECOND * (time.monotonic() - self._begun_at):
-                raise Broken("gives heartbeats all the time")
+            self._heartbeats.count(self.stream.written // ACKNOWLEDGED_BYTES)
             self.stream.acknowledge(*TAKEN.unpack(piece))
             return
         held = self._message

@@ -99,9 +99,11 @@ PROPOSAL_BYTES = 64 * 1024
 """Of what a driver may send before its proposal is approved; decoded, it takes four times as much."""
 ASK_SECONDS, AGAIN_SECONDS = 300.0, 60.0
 """After which some other site is asked for a newer federation.toml, and the same one again."""
-_HOUR = 3600.0
+_HOUR, _MINUTE = 3600.0, 60.0
 _RELAY = "the relay"
 _STOPPED = "stopped the run"
+IDLE_SECONDS = 300.0
+"""Within an hour that one site's drivers keep others from proposing, and propose nothing themselves."""
 CHECK_SECONDS = 20.0
 """Of processor time that a proposal's check may take: all that is checked is of the coordinator's making."""
 CHECKED_SECONDS, CHECKED_TOGETHER = 60.0, 600.0
@@ -153,6 +155,10 @@ class SiteProcess:
         """By site: when it proposed, within the last hour."""
         self._checked_for: defaultdict[str, deque[tuple[float, float]]] = defaultdict(deque)
         """By site: when checks of its proposals ended, within the last hour, and seconds of a processor of each."""
+        self._idle_driver: tuple[str, float] | None = None
+        """Site of the driver that is connected and has proposed nothing, and since when."""
+        self._idled: defaultdict[str, deque[tuple[float, float]]] = defaultdict(deque)
+        """By site: when its drivers stopped to be so, within the last hour, and for how many seconds, by the minute."""
         self._measured = 0.0
         """When it was last looked at what the run takes of the machine."""
 
@@ -188,7 +194,7 @@ class SiteProcess:
         folder.audit.add("started", site=folder.name, listen=folder.where)
         self._reject_unanswered()
         self._tell_of_lost_lines()
-        found = list(open_to_others(folder.path))
+        found = await asyncio.to_thread(lambda: list(open_to_others(folder.path)))
         for problem in found[:_MOST_OPEN]:
             self._tell("folder", problem)
         if len(found) > _MOST_OPEN:
@@ -287,6 +293,7 @@ class SiteProcess:
         self._operations.does("awaiting_approval" if self.run is None else "running", **about)
 
     def _be_idle(self) -> None:
+        self._count_idle()
         self.run = self._asked = self._waiting = self._proposed = None
         self._show()
 
@@ -340,6 +347,7 @@ class SiteProcess:
             admission.goes(pending)
         if connection is None:
             if hello and hello[0][1].purpose == DRIVING:
+                self._count_idle()
                 self._asked = None
             return
         peer, said = hello[0]
@@ -382,7 +390,9 @@ class SiteProcess:
                 before.give_up("its driver came back without the run")
             if self._asked is not None:
                 raise Refused(peer, f"asks for a run while {self._asked} is under way or waits: one at a time")
+            self._check_idle(peer)
             self._asked, self._why = hello.run, ""
+            self._idle_driver = peer, time.monotonic()
             serve, lost = partial(self._drive, peer, hello.run, asyncio.Lock()), self._driver_gone
             driving: dict[str, Any] = {"serve": serve, "lost": lost, "errors": errors_for(self.folder.name, peer)}
             driving["limits"] = replace(self.limits, message=PROPOSAL_BYTES)
@@ -450,6 +460,7 @@ class SiteProcess:
             if self._is_considering:
                 raise self._note(Refused(peer, "proposes a second time"))
             self._is_considering = True
+            self._count_idle()
             try:
                 await self._consider(peer, run, args)
             except Refused:  # which is on record
@@ -458,6 +469,8 @@ class SiteProcess:
                 raise self._cannot_be(peer, error) from None
             finally:
                 self._is_considering = False
+                if self.run is None and self._asked == run:
+                    self._idle_driver = peer, time.monotonic()
             return None
         if (run_here := self.run) is None:
             raise self._note(Refused(peer, f"asks for {verb[:40]!r} before anything is approved"))
@@ -502,8 +515,8 @@ class SiteProcess:
             hosts = dict(self.folder.federation.hosts)
             with closed_to_others(self.folder.name):  # it reads the log, however long it is
                 is_return = has_quorum(config) and await asyncio.to_thread(self._is_known, proposal, hosts)
-            if not is_return:
-                keep_proposal(self.folder, proposal)
+                if not is_return:
+                    await asyncio.to_thread(keep_proposal, self.folder, proposal)
         except Exception as error:
             raise self._cannot_be(peer, error) from None
         facts = {"run": run, "coordinator": peer, "protocol": proposal.protocol, "proposal": proposal.digest}
@@ -536,6 +549,31 @@ class SiteProcess:
         except Exception as error:
             raise self._cannot_be(peer, error) from None
         await self._begin(proposal, protocol, config, hosts, is_return=False)
+
+    def _count_idle(self) -> None:
+        """Count for how long a driver was connected and had proposed nothing."""
+        if self._idle_driver is not None:
+            (peer, since), now = self._idle_driver, time.monotonic()
+            found, self._idle_driver = self._idled[peer], None
+            if found and now - found[-1][0] < _MINUTE:  # whoever comes a hundred times a second is kept once
+                since -= found[-1][1]
+                now = found.pop()[0]
+            found.append((now, time.monotonic() - since))
+
+    def _check_idle(self, peer: str) -> None:
+        """Check that drivers of a site have not kept others from proposing for long, by proposing nothing.
+
+        Raises:
+            Refused: they have.
+        """
+        found, now = self._idled[peer], time.monotonic()
+        while found and now - found[0][0] > _HOUR:
+            found.popleft()
+        if (seconds := sum(one for _, one in found)) > IDLE_SECONDS:
+            minutes = math.ceil((_HOUR - now + found[0][0]) / 60)
+            does = f"comes as a driver, after {seconds:.0f} s within an hour in which its drivers were connected and "
+            does += f"proposed nothing: at most {IDLE_SECONDS:g} s; come again in {minutes} minutes"
+            raise Refused(peer, does)
 
     def _count_proposal(self, peer: str) -> None:
         """Count what a site proposes: each is checked, written to a file and to the log, and keeps others waiting.
@@ -725,8 +763,11 @@ class SiteProcess:
         said = stop_reason(self.folder, proposal.run)
         if said is None and gone:
             return _is_no_site(gone[0], federation)
-        if said is None and run.idle_seconds > self._approval_seconds:  # as long as others may take to answer
-            return f"its driver asked for nothing within {self._approval_seconds:g} s of the approval"
+        # as long as others may take to answer, or to do a step
+        most = max(self._approval_seconds, self.limits.call if run.has_begun else 0.0)
+        if said is None and run.idle_seconds > most:
+            since = "the step before" if run.has_begun else "the approval"
+            return f"its driver asked for nothing within {most:g} s of {since}"
         if said is None and run.usage is not None and time.monotonic() - self._measured > _MEASURE_SECONDS:
             self._measured = time.monotonic()
             try:  # which looks through all processes of the machine

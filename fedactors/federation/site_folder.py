@@ -83,6 +83,7 @@ from fedactors.data.layouts.graph import UserGraph
 from fedactors.data.layouts.horizontal import HorizontalData, HorizontalFile
 from fedactors.data.layouts.vertical import RelationalData, RelationalPartition, VerticalData
 from fedactors.data.party_rows import PartyBlock, check_block, check_ids
+from fedactors.data.query import QueryError, is_row_by_row
 from fedactors.data.readers import Size
 from fedactors.data.schema import MOST_CLASSES, HorizontalTask, Table, VerticalTask
 from fedactors.errors import BadInput, FedactorsError
@@ -518,6 +519,10 @@ def check_budget(
 Described = VerticalData | HorizontalData | RelationalData | UserGraph
 
 
+_MOST_OF_ROW = 1 << 26
+"""Numbers of a sample, or of its target: 256 MiB in memory."""
+
+
 @pydantic_dataclass(frozen=True, kw_only=True, config=_STRICT)
 class TaskFacts:
     """What all parties of a run know of the task; the coordinator's data state it.
@@ -547,6 +552,9 @@ class TaskFacts:
     def __post_init__(self) -> None:
         if self.type == "multilabel" and self.layout != "horizontal":
             raise ValueError(f"type: multilabel is not allowed for layout {self.layout}")
+        for name, sizes in (("shape", self.shape), ("targets", self.targets)):
+            if math.prod(sizes) > _MOST_OF_ROW:  # a site reads its rows in the shape that the proposal states
+                raise ValueError(f"{name}: {list(sizes)} is not allowed: a row has at most {_MOST_OF_ROW} numbers")
         for label in self.labels:  # they become columns and cells of each site's predictions
             if without_controls(label) != label or not {"\t", "\n"}.isdisjoint(label):
                 raise ValueError(f"labels: {shown(label)} is not allowed: control characters")
@@ -815,6 +823,27 @@ def _proxy(found: _SiteFile, folder: Path) -> Proxy | None:
     return Proxy(host, port, None if credentials is None else folder / credentials, frozenset(found.no_proxy))
 
 
+def _check_counted(table: Mapping[str, Any], where: str) -> None:
+    """Check that what runs take of data with a budget, row by row, is what they take of the rows that these read.
+
+    Raises:
+        BadInput: their SELECT may give a row of its tables to several of its own.
+    """
+    sql = table.get("sql")
+    if not isinstance(sql, str):
+        return
+    try:
+        is_counted = is_row_by_row(sql)
+    except QueryError as error:
+        raise BadInput(f"{where}.{error}") from None
+    if not is_counted:
+        raise BadInput(
+            f"{where}.budget: is not allowed with this sql: a budget counts what is told of a row, and a row of the "
+            "tables may be in several rows of it: select columns and expressions of one table, with WHERE, or write "
+            "what it selects to a file, whose rows the budget is then of"
+        )
+
+
 def stamp(path: Path) -> tuple[int, int, int] | None:
     """Return what changes when a file does; None where there is none."""
     try:
@@ -837,28 +866,31 @@ def open_to_others(folder: Path) -> Iterator[str]:
     above = list(_way_to(folder))
     for one, is_reached in _inside(folder, is_reached=_enter(folder)):
         if one.is_symlink():
-            above += _way_to(one)
-            if one.is_dir():
-                inside = itertools.islice(_inside(one.resolve(), is_reached=True), _MOST_LINKED)
-                above += [other for other, is_open in inside if is_open]
+            link = Path(one.path)
+            above += _way_to(link)
+            if link.is_dir():
+                inside = itertools.islice(_inside(link.resolve(), is_reached=True), _MOST_LINKED)
+                above += [Path(other.path) for other, is_open in inside if is_open]
         elif is_reached:
-            yield from _problem_of(one, "700" if one.is_dir() else "600")
-    for one in above:
-        if one not in seen and not one.is_relative_to(folder):
-            yield from _problem_of(one, "go-w", is_elsewhere=True)
-        seen.add(one)
+            yield from _problem_of(Path(one.path), "700" if one.is_dir() else "600")
+    for other in above:
+        if other not in seen and not other.is_relative_to(folder):
+            yield from _problem_of(other, "go-w", is_elsewhere=True)
+        seen.add(other)
 
 
-def _inside(folder: Path, *, is_reached: bool) -> Iterator[tuple[Path, bool]]:
-    """Yield all that is in a folder, and whether others reach it."""
+def _inside(folder: Path | str, *, is_reached: bool) -> Iterator[tuple[os.DirEntry[str], bool]]:
+    """Yield all that is in a folder, and whether others reach it: a site of years has a hundred thousand files."""
     with contextlib.suppress(OSError):  # another process removes it
-        for one in sorted(folder.iterdir()):
+        with os.scandir(folder) as found:
+            entries = sorted(found, key=lambda one: one.name)
+        for one in entries:
             yield one, is_reached
-            if one.is_dir() and not one.is_symlink():
-                yield from _inside(one, is_reached=is_reached and _enter(one))
+            if one.is_dir(follow_symlinks=False):
+                yield from _inside(one.path, is_reached=is_reached and _enter(one))
 
 
-def _enter(folder: Path) -> bool:
+def _enter(folder: Path | os.DirEntry[str]) -> bool:
     """Say whether others may enter a folder."""
     return bool(_mode_for_others(folder.stat()) & (stat.S_IXGRP | stat.S_IXOTH))
 
@@ -1141,10 +1173,13 @@ class SiteFolder:
             raise BadInput(
                 f"--folder: {shown(str(self.path))} holds no {SITE}: make a site with fedactors site init NAME"
             )
+        seen = stamp(file)  # before it is read: it may change meanwhile
         found: _SiteFile = checked(_SiteFile, file, {"data": {}, **read_tree(file, "site")})
-        for name in found.data:
+        for name, table in found.data.items():
             check_name(name, f"{file}: data")
-        self._seen, self._data, self.policy = stamp(file), found.data, found.policy
+            if table.get("budget") is not None:
+                _check_counted(table, f"{file}: data.{name}")
+        self._seen, self._data, self.policy = seen, found.data, found.policy
         return found
 
     def look(self) -> None:
@@ -1187,13 +1222,13 @@ class SiteFolder:
         """
         with self._lock:
             if self._member is None or self._now() != self._member_seen:
+                self._member_seen = self._now()  # before they are read: they may change meanwhile
                 try:
                     self._member = self._read_membership()
                 except BadInput as error:
                     if self._member is None:
                         raise
                     self.config_errors = str(error)
-                self._member_seen = self._now()
             return self._member
 
     def _now(self) -> object:
@@ -1398,6 +1433,22 @@ class SiteFolder:
                 f"{self.name}: data.{counted[0]}.budget: {_reads(name, counted[0])}predictions of such data are not "
                 "counted there yet"
             ).telling(f"{self.name}: data.{name}.budget: predictions of such data are not counted there yet")
+
+    def check_measured(self, name: str) -> None:
+        """Check that the rows that data name to measure on have no budget: what scores tell of them is not counted.
+
+        Raises:
+            BadInput: they are read by data with a budget.
+        """
+        task = self._table(name).get("task")
+        test = task.get("test") if isinstance(task, dict) else None
+        read = {(where, "") for where in _read_at(test, self.path)}
+        for one in self.names():
+            if self.budget(one) is not None and _meet(read, self.read_by(one)):
+                raise BadInput(
+                    f"{self.name}: data.{name}.task.test: {shown(test)} is not allowed: data.{one} reads it, which has "
+                    "a budget, and what scores tell of the rows is not counted: name rows that have none"
+                )
 
     def read_by(self, name: str) -> set[tuple[str, str]]:
         """Return the files and addresses that data are read from, each with the table of it, where one is named."""

@@ -961,9 +961,11 @@ class SiteRun:
         self._num_meetings: Counter[str] = Counter()
         self.usage: UsageWatch | None = None
         self._temporary: TemporaryFolder | None = None
-        self._approved_at = time.monotonic()
+        self._asked_at = time.monotonic()
+        """When the driver last asked for a step, or one was done; first the approval."""
         self._steps: set[str] = set()
         """What the driver has asked for, each once: one that ends late would bring the run back to where it was."""
+        self._is_stepping = False
         self.is_told = asyncio.Event()
         """Whether the driver was told that the run has failed."""
         # known to this site alone, unless the run is a test
@@ -974,8 +976,14 @@ class SiteRun:
 
     @property
     def idle_seconds(self) -> float:
-        """Seconds since the approval, as long as the driver has asked for nothing."""
-        return 0.0 if self._steps else time.monotonic() - self._approved_at
+        """Seconds for which nobody can do anything until the driver asks for the next step."""
+        waits = not self._is_stepping and self.life is not Life.OPEN
+        return time.monotonic() - self._asked_at if waits else 0.0
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the driver has asked for a step."""
+        return bool(self._steps)
 
     def _host(self) -> ActorHost:
         ray = self._folder.ray
@@ -1000,7 +1008,16 @@ class SiteRun:
             raise Refused(DRIVER, f"asks {self._folder.name} to {verb}, where the run is {self.life.name.lower()}")
         if verb in self._steps:
             raise Refused(DRIVER, f"asks {self._folder.name} to {verb} a second time")
-        self._steps |= {verb} & set(steps)
+        if verb not in steps:
+            return await self._do(verb, args)
+        self._steps.add(verb)
+        self._is_stepping = True
+        try:
+            return await self._do(verb, args)
+        finally:
+            self._is_stepping, self._asked_at = False, time.monotonic()
+
+    async def _do(self, verb: str, args: tuple[Any, ...]) -> Any:
         match verb, args:
             case "prepare", (actor_specs,):
                 await self._prepare(actor_specs)

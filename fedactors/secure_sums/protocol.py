@@ -79,6 +79,8 @@ from fedactors.secure_sums.messages import (
 from fedactors.secure_sums.primitives import FixedPoint, Words, join, minus, plus, split, threshold_of
 
 MOST_SUMS = 4096
+MOST_UNUSED = 1 << 16
+"""Sums for which a client makes keys one after the other and masks nothing: a key takes some 50 microseconds."""
 MOST_REMEMBERED = 1 << 16
 """Values of which a client remembers with whom they were summed; the oldest are forgotten."""
 MOST_ROWS = 1 << 18
@@ -149,6 +151,8 @@ class SecureSumClient:
         self._only = only
         self._rows_company: dict[bytes, tuple[str, ...]] = {}
         self._call = SumCall(0, 0, ())
+        self._num_unused = 0
+        """Sums for which keys were made since it last masked something."""
         self._forget_session()
         if identities.get(name) != identity.public or len(set(identities.values())) != len(identities):
             raise SecureSumError(f"{name}: the identities do not hold its own, or two are the same")
@@ -187,6 +191,9 @@ class SecureSumClient:
         self._check_fellows(members)
         if not 1 <= call.num_sums <= MOST_SUMS:
             self._refuse(f"{call.num_sums} sums are not allowed: 1 to {MOST_SUMS}")
+        self._num_unused += call.num_sums
+        if self._num_unused > MOST_UNUSED:
+            self._refuse(f"it has made keys for {self._num_unused} sums in turn and masked none: {MOST_UNUSED} at most")
         self._forget_session()
         self._call = call
         self._sealing = new_key(self._entropy)
@@ -283,6 +290,7 @@ class SecureSumClient:
             theirs = session.keys[peer].masking[slot].tobytes()
             stream = mask_stream(pair_seed(self._masking[slot], theirs, session.id, slot, self.name, peer), len(flat))
             words = (plus if self.name < peer else minus)(words, stream, point.num_words)
+        self._num_unused = 0
         self._ids.append([one for one in (values_id, digest if flat.any() else None) if one is not None])
         self._rows.append(_digests(values))
         self._summed.append(summed_text(what, np.shape(values), point, heard))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import struct
 import threading
@@ -18,7 +19,7 @@ import pytest
 
 from fedactors.cli.sites import _print_proposal
 from fedactors.errors import BadInput, FedactorsError, PartyLost, Refused
-from fedactors.federation import runtime
+from fedactors.federation import runtime, site
 from fedactors.federation.approval import Proposal, as_tree, decide, kept_proposals, read_proposal
 from fedactors.federation.handshake import dial
 from fedactors.federation.hosting import LocalActorHost
@@ -388,6 +389,34 @@ def test_a_driver_that_asks_for_nothing_keeps_no_site(world: World, is_proposing
     knocking(world, Hello("credit", "driver", "a" * 16, ""), stay)
     assert any("is connected as a driver and asks for no run" in line for line in world.refusals(SHOP)[before:])
     assert is_free(world)
+
+
+@slow
+def test_drivers_that_ask_for_nothing_take_turns_with_no_site_for_long(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is sent away comes back at once: others would never get to propose."""
+    monkeypatch.setattr(site, "IDLE_SECONDS", 3.0)
+    hello, before = Hello("credit", "driver", "a" * 16, ""), len(world.refusals(SHOP))
+
+    async def come_back(one: Any) -> float:
+        begun = time.monotonic()
+        while time.monotonic() - begun < 30:
+            connection = None
+            with contextlib.suppress(Refused):
+                connection = await one()
+            if connection is None:
+                break
+            await asyncio.sleep(0.5)
+            await connection.end()
+            await asyncio.sleep(0.2)
+        return time.monotonic() - begun
+
+    assert knocking(world, hello, come_back) < 15
+    assert any("proposed nothing: at most 3 s" in line for line in world.refusals(SHOP)[before:])
+    assert is_free(world)
+    assert len(world.processes[SHOP]._idled[BANK]) == 1
+    world.processes[SHOP]._idled.clear()
 
 
 @slow

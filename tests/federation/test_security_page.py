@@ -15,7 +15,7 @@ PAGE = ROOT / "docs/explanation/sites-security.md"
 
 def known() -> dict[str, set[str]]:
     """The tests of each file, by its path."""
-    folders = ("federation", "hostile", "protocols/horizontal")
+    folders = ("federation", "hostile", "protocols/horizontal", "secure_sums")
     files = [path for folder in folders for path in (ROOT / "tests" / folder).glob("test_*.py")]
     return {
         path.relative_to(ROOT).as_posix(): set(re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE))

@@ -196,6 +196,28 @@ def test_a_site_says_where_its_links_lead_to_what_others_may_write(tmp_path: Pat
     assert list(site_folder.open_to_others(tmp_path / SHOP)) == []
 
 
+def test_a_site_of_years_looks_at_its_folder_without_a_look_at_each_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred thousand files of runs lie in it; who may not enter the folder reaches none of them."""
+    World(tmp_path)
+    looks, real = list[object](), os.stat
+    for number in range(20):
+        run = tmp_path / SHOP / "runs" / str(number)
+        run.mkdir(parents=True)
+        for one in range(10):
+            (run / str(one)).touch()
+
+    def stat_of(path: object, **how: object) -> object:
+        looks.append(path)
+        return real(path, **how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "stat", stat_of)
+    monkeypatch.setattr(os, "lstat", lambda path: stat_of(path, follow_symlinks=False))
+    assert list(site_folder.open_to_others(tmp_path / SHOP)) == []
+    assert len([one for one in looks if "runs" in str(one)]) <= 20, looks
+
+
 @pytest.mark.parametrize(("mode", "is_told"), [(0o777, True), (0o1777, False), (0o755, False)])
 def test_a_site_says_that_others_may_put_another_folder_in_the_place_of_its(
     tmp_path: Path, mode: int, is_told: bool

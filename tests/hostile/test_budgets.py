@@ -18,9 +18,10 @@ import pytest
 from fedactors.cli.main import main
 from fedactors.cli.operator_page import _budgets
 from fedactors.cli.sites import SiteSource, _print_proposal, describe
+from fedactors.config import as_dict, build, spell_infinities
 from fedactors.errors import BadInput, Refused
 from fedactors.federation import site_run
-from fedactors.federation.approval import check_proposal, keep_proposal, make_proposal
+from fedactors.federation.approval import as_tree, check_proposal, decide, keep_proposal, make_proposal
 from fedactors.federation.runtime import FederatedRuntime
 from fedactors.federation.site_folder import SITE, Amount, SiteFolder, in_all, spent, taken_of
 from fedactors.federation.site_run import PrivacyBudget, SiteRun
@@ -30,7 +31,7 @@ from fedactors.privacy.accounting import PrivacyRecord
 from fedactors.protocols.horizontal import algorithm
 from fedactors.protocols.horizontal.actors import HorizontalServer
 from fedactors.protocols.horizontal.messages import Change
-from tests.federation.hostile_sites import in_mid_run
+from tests.federation.hostile_sites import Rogue, in_mid_run
 from tests.federation.test_policy import BUDGET, NOISED
 from tests.federation.test_runs import federated
 from tests.federation.world import BANK, SHOP, World
@@ -40,6 +41,26 @@ def line_of(epsilon: float) -> PrivacyRecord:
     facts: dict[str, Any] = {"epsilon": epsilon, "delta": 0.0, "covered": True, "touched": 1, "sensitivity": 1.0}
     scale = math.sqrt(2) / epsilon
     return PrivacyRecord(party=SHOP, message_type="Labels", mechanism="laplace", noise_scale=scale, **facts)
+
+
+def test_what_a_run_took_is_hidden_by_no_other_run_of_its_id(tmp_path: Path) -> None:
+    """Its files in proposals/ are lost, and its coordinator proposes another run by the same id: the log knows it."""
+    world, protocol = World(tmp_path), find_protocol("pubsub-vfl")
+    settings = spell_infinities(as_dict(build(protocol.Config, {"on_party_loss": "stop"})))
+    made = make_proposal(world.folder(BANK), protocol, settings, "bank=customers,shop=orders", None)
+    world.start(SHOP)
+    try:
+        shop, rogue = world.folder(SHOP), Rogue(world)
+        path = keep_proposal(shop, made)
+        decide(shop, made, approved=True)
+        path.unlink()
+        path.with_suffix(".decision.json").unlink()
+        rogue.proposal = replace(made, seed=7)
+        with pytest.raises(Refused, match="proposes what cannot be: the run was proposed before"):
+            rogue.say(("propose", (as_tree(rogue.proposal),)))
+        assert not path.exists()
+    finally:
+        world.stop()
 
 
 @pytest.mark.parametrize("then", ["it takes more", "it cannot account"])

@@ -14,6 +14,7 @@ import pytest
 
 from fedactors import api
 from fedactors.cli import sites
+from fedactors.cli.main import main
 from fedactors.cli.sites import describe
 from fedactors.config import as_dict, build, spell_infinities
 from fedactors.errors import BadInput
@@ -328,10 +329,49 @@ def test_a_table_is_one_whatever_it_is_called(tmp_path: Path) -> None:
         ("server", '{ orders = "postgresql://db.example/sales" }', shared),
         ("server_again", '{ "public.orders" = "postgresql://you@db.example/sales" }', ""),
     ):
-        add(world, SHOP, f'[data.{name}]\nsql = "SELECT 1"\ntables = {tables}\n{more}')
+        add(world, SHOP, f'[data.{name}]\nsql = "SELECT id FROM orders"\ntables = {tables}\n{more}')
     shop = world.folder(SHOP)
     found = {name: shop.with_budget(name) for name in ("file_again", "base_again", "base_other", "server_again")}
     assert found == {"file_again": ["file"], "base_again": ["base"], "base_other": [], "server_again": ["server"]}
+
+
+def test_rows_with_a_budget_are_not_measured_on(tmp_path: Path) -> None:
+    """Scores of each round's model on them leave without noise, and no account has them."""
+    world = World(tmp_path, (BANK, SHOP, CLINIC))
+    data = f"{BANK}=patients,{SHOP}=cases,{CLINIC}=cured"
+    _, made = proposed(world, "horizontal", data, {})
+    check_proposal(made, world.folder(BANK))
+    add(world, BANK, '[data.counted]\npath = "test.csv"\nlabel = "bad"\nbudget = { epsilon = 8.0 }')
+    with pytest.raises(BadInput, match=r"bank: data.patients.task.test: .* is not allowed: data.counted reads it"):
+        check_proposal(made, world.folder(BANK))
+    check_proposal(made, world.folder(SHOP))
+
+
+def test_a_budget_is_of_the_rows_that_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a run takes is counted row by row of a SELECT: a row of a table that is in ten of them is told ten times."""
+    world, site = World(tmp_path), str(tmp_path / SHOP)
+    file = tmp_path / SHOP / SITE
+    before = file.read_text()
+    for sql, is_counted in (
+        ("SELECT id, orders + 1 AS x, COALESCE(returns, 0) AS y FROM orders WHERE orders > 0", True),
+        ("SELECT o.id, o.orders, p.returns FROM orders o JOIN orders p ON o.id <= p.id", False),
+        ("SELECT id, orders FROM orders UNION ALL SELECT id, orders FROM orders", False),
+        ("SELECT id, orders - (SELECT AVG(orders) FROM orders) AS x FROM orders", False),
+        ("SELECT id, SUM(orders) OVER (ORDER BY id) AS x FROM orders", False),
+        ("SELECT id FROM orders WHERE orders IN (SELECT MAX(orders) FROM orders)", False),
+    ):
+        stated = f'[data.selected]\nsql = "{sql}"\ntables = {{ orders = "orders.csv" }}\nid = "id"\n'
+        file.write_text(f"{before}\n{stated}")
+        assert "selected" in world.folder(SHOP).names(), "without a budget any SELECT may be read"
+        file.write_text(f"{before}\n{stated}budget = {{ epsilon = 8.0 }}\n")
+        if is_counted:
+            assert world.folder(SHOP).with_budget("orders") == ["selected"]
+            continue
+        capsys.readouterr()
+        assert main(["site", "budget", "--folder", site]) == 2
+        said = capsys.readouterr().err
+        assert "data.selected.budget: is not allowed with this sql" in said
+        assert "write what it selects to a file" in said
 
 
 def test_predictions_that_differ_in_ones_rows_wait_for_a_person(tmp_path: Path) -> None:
@@ -354,10 +394,12 @@ def test_predictions_that_differ_in_ones_rows_wait_for_a_person(tmp_path: Path) 
     for name in (SHOP, CLINIC):
         assert why_a_person(config, other, world.folder(name)).startswith(f"run {first.run} summed the same data")
     assert why_a_person(config, same, clinic) == ""
-    (world.path / CLINIC / "proposals" / f"{trained.run}.json").unlink()
+    file = world.path / CLINIC / "proposals" / f"{trained.run}.json"
+    kept = file.read_bytes()
+    file.unlink()
     gone = site_folder.SiteFolder(world.path / CLINIC)
     assert approval._may_be_of("0" * 16, first, gone), "of what is not known which model it was, it may be the same"
-    keep_proposal(gone, trained)
+    file.write_bytes(kept)
     of_the_bank = replace(same, data={BANK: "accounts", SHOP: "new", CLINIC: "visits"})
     assert why_a_person(config, of_the_bank, clinic) == "", "the bank coordinates, and knows what it adds"
 

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,8 @@ import psutil
 import pytest
 
 from fedactors.errors import BadInput
+from fedactors.federation.hosting import Life
+from fedactors.federation.runtime import FederatedRuntime
 from fedactors.federation.site import SiteProcess
 from fedactors.federation.site_folder import RunLimits
 from fedactors.federation.site_run import SiteRun, TemporaryFolder, UsageWatch
@@ -32,7 +35,7 @@ from fedactors.runs.folder import this_process
 from fedactors.runs.storage import start_of
 from tests.federation.test_policy import limited
 from tests.federation.test_runs import SMALL, federated
-from tests.federation.world import BANK, SHOP, World
+from tests.federation.world import BANK, LIMITS, SHOP, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.drawn(1, family="hostile")]
 GIB = 1 << 30
@@ -354,12 +357,48 @@ def test_a_driver_that_asks_for_nothing_after_the_approval_keeps_no_site(tmp_pat
     process = SiteProcess(World(tmp_path).folder(SHOP), approval_seconds=5.0)
     run: Any = object.__new__(SiteRun)
     run.proposal, run.usage = SimpleNamespace(run="0" * 16, data={SHOP: "orders"}, coordinator=BANK), None
-    run._steps, run._approved_at = set(), time.monotonic() - 4.0
+    run._steps, run._asked_at, run._is_stepping, run.life = set(), time.monotonic() - 4.0, False, Life.APPROVED
     assert asyncio.run(process._reason(run)) is None
-    run._approved_at -= 2.0
+    run._asked_at -= 2.0
     assert asyncio.run(process._reason(run)) == "its driver asked for nothing within 5 s of the approval"
+    process.limits = replace(LIMITS, call=7.0)  # which another site may take for a step
     run._steps = {"prepare"}
     assert asyncio.run(process._reason(run)) is None
+    run._asked_at -= 2.0
+    for life in (Life.PREPARED, Life.LOADED, Life.CLOSED):
+        run.life = life
+        assert asyncio.run(process._reason(run)) == "its driver asked for nothing within 7 s of the step before"
+    run._is_stepping = True
+    assert asyncio.run(process._reason(run)) is None
+    run._is_stepping, run.life = False, Life.OPEN
+    assert asyncio.run(process._reason(run)) is None
+
+
+@pytest.mark.parametrize("last", ["prepare", "finish"])
+def test_a_driver_that_stops_between_two_steps_keeps_no_site(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    """It goes on giving heartbeats: before the run is open, and after its end, nothing else would ever end it."""
+    world, every = World(tmp_path), FederatedRuntime._all
+    for name in world.names:
+        world.start(name, replace(LIMITS, call=4.0))
+        world.processes[name]._approval_seconds = 1.0
+
+    async def stopping(self: FederatedRuntime, verb: str, *args: Any, **more: Any) -> Any:
+        found = await every(self, verb, *args, **more)
+        if verb == last:
+            await asyncio.sleep(60)
+        return found
+
+    monkeypatch.setattr(FederatedRuntime, "_all", stopping)
+    begun = time.monotonic()
+    try:
+        assert federated(world, SMALL) in (2, 3)
+        said = "its driver asked for nothing within 4 s of the step before"
+        assert any(said in text for name in world.names for text in world.output[name])
+        assert time.monotonic() - begun < 55
+    finally:
+        world.stop()
 
 
 def test_who_has_no_limits_is_held_to_none() -> None:

@@ -143,6 +143,26 @@ def test_who_shows_a_certificate_that_holds_no_longer_shows_another(world: World
     assert any("its certificate holds no longer" in text for text in world.output[SHOP])
 
 
+def test_a_link_that_this_site_opened_ends_with_the_certificate_that_was_shown_on_it(world: World) -> None:
+    """Whoever it reached with an old key answers nothing more, and is no site if it shows no other one."""
+
+    async def work() -> None:
+        lost: list[str] = []
+        async with connected(world, BANK, "driver", lost) as link:
+            held = world.folder(SHOP).federation.members[SHOP].fingerprints[0]
+            assert link.certificate == held
+            link.certificate = "of before"
+            await becomes(lambda: link.certificate == held)
+            assert await link.ask(("fail", ("nothing",)), "a call") is None
+            assert lost == []
+            file = world.path / BANK / "federation.toml"
+            file.write_text(world.signed(without(file.read_text(), SHOP)))
+            await becomes(lambda: bool(lost))
+            assert "shop is no site of credit any more" in lost[0]
+
+    asyncio.run(work())
+
+
 def with_its_old_key(world: World, copied: Path) -> SiteFolder:
     """Renew the shop, whose new file every other site gets; return the folder of who has a copy of it as it was."""
     shutil.copytree(world.path / SHOP, copied)
@@ -403,7 +423,7 @@ def test_a_check_is_short(
             return await is_given_up(ended, said)
 
     link = asyncio.run(work())
-    assert (link._taken, link._num_heartbeats)[what == "beats"] <= {"calls": 257, "beats": session._HEARTBEATS + 5}[
+    assert (link._taken, link._heartbeats._count)[what == "beats"] <= {"calls": 257, "beats": session._HEARTBEATS + 5}[
         what
     ]
 

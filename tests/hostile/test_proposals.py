@@ -294,6 +294,57 @@ def test_a_proposal_that_cannot_be_read_hides_no_other_and_waits_for_a_person(tm
     assert why_a_person(config, proposal, shop).startswith(f"the proposal of run {'a' * 16} cannot be read")
 
 
+def test_a_lost_proposal_waits_for_a_person_until_one_settles_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its file is gone for good: without a word of the site's person no policy would ever answer again."""
+    world, protocol = World(tmp_path), find_protocol("pubsub-vfl")
+    shop, config = world.folder(SHOP), build(protocol.Config, {"on_party_loss": "stop"})
+    settings = spell_infinities(as_dict(config))
+    lost, other, asked = (
+        make_proposal(world.folder(BANK), protocol, settings, "bank=customers,shop=orders", None) for _ in range(3)
+    )
+    for one in (lost, other):
+        path = keep_proposal(shop, one)
+        decide(shop, one, approved=True)
+        if one is lost:
+            os.remove(path)
+    settling = ("site", "settle", lost.run, "--folder", str(shop.path))
+    assert f"fedactors site settle {lost.run} --why TEXT" in why_a_person(config, asked, shop)
+    assert main(settling) == 2
+    assert "--why: missing" in capsys.readouterr().err
+    assert main([*settling[:2], other.run, *settling[3:], "--why", "x"]) == 2
+    assert "there is nothing to settle" in capsys.readouterr().err
+    assert main([*settling, "--why", "the disk of May is gone"]) == 0
+    assert not why_a_person(config, asked, shop)
+    (line,) = [line for line in shop.log() if line["what"] == "settled"]
+    assert (line["run"], line["why"]) == (lost.run, "the disk of May is gone")
+    capsys.readouterr()
+    assert main(["site", "runs", "--folder", str(shop.path), "--format", "json"]) == 0
+    statuses = {one["run"]: one["status"] for one in json.loads(capsys.readouterr().out)["runs"]}
+    assert statuses[lost.run].endswith("; settled: the disk of May is gone")
+    assert "settled: the disk of May" in SiteSource(shop.path).show(lost.run).problem  # type: ignore[union-attr]
+    assert main([*settling, "--why", "again"]) == 2
+    assert "is settled already" in capsys.readouterr().err
+    with pytest.raises(BadInput, match="so nothing can go on from it"):  # what it was about nobody knows all the same
+        approval._earlier(shop, lost.run)
+    (path.with_suffix(".decision.json")).write_bytes(b"{")  # a settled one hides no other
+    assert f"the proposal of run {other.run} cannot be read" in why_a_person(config, asked, shop)
+
+
+@pytest.mark.parametrize("name", ["shape", "targets"])
+def test_a_row_of_a_proposal_has_so_many_numbers(tmp_path: Path, name: str) -> None:
+    """A site reads its images in the shape that the task states: one of 3 x 65536 x 65536 would take 52 GB."""
+    world, protocol = World(tmp_path), find_protocol("horizontal")
+    settings = spell_infinities(as_dict(build(protocol.Config, {"on_party_loss": "stop"})))
+    made = as_tree(make_proposal(world.folder(BANK), protocol, settings, "bank=patients,shop=cases", None))
+    made["task"] |= {name: [3, 2048, 2048]}
+    assert getattr(read_proposal(made).task, name) == (3, 2048, 2048)
+    made["task"] |= {name: [3, 65536, 65536]}
+    with pytest.raises(BadInput, match=rf"{name}: \[3, 65536, 65536\] is not allowed: a row has at most 67108864"):
+        read_proposal(made)
+
+
 def test_data_of_a_proposal_are_names(tmp_path: Path) -> None:
     """What site.toml calls so decides what is read; no word that could be a path comes as far as that."""
     world, protocol = World(tmp_path), find_protocol("pubsub-vfl")

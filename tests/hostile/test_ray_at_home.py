@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import subprocess
 import sys
@@ -152,6 +153,12 @@ def test_a_site_counts_the_messages_of_its_own_actors_alone() -> None:
         _drained(SHOP, ((its, others), 0.5), is_at)
     with pytest.raises(Refused, match="sends what are no totals"):
         _drained(SHOP, ((its,), 0.5, 12.25), is_at)
+    for counts, waiting in (((-1, 8), 0.5), ((1, -8), 0.5), ((1, 2**53), 0.5)):  # it would take off what others count
+        with pytest.raises(Refused, match="sends what are no totals"):
+            _drained(SHOP, (((*its[:4], *counts),), waiting), is_at)
+    for waiting in (-1.0, math.nan, math.inf, 10**400):
+        with pytest.raises(Refused, match="sends what are no totals"):
+            _drained(SHOP, ((its,), waiting), is_at)
 
 
 def test_what_a_site_tells_of_a_run_so_far_has_no_times_of_its_machine() -> None:

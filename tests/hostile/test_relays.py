@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +13,12 @@ import pytest
 
 from fedactors.errors import BadInput
 from fedactors.federation import relay as relays
+from fedactors.federation import session
 from fedactors.federation.identity import FEDERATION, federation_text
-from fedactors.federation.relay import ANSWER, DIAL, WAIT, Relay, _greet
-from fedactors.federation.session import ERROR, read_piece, refusal_in
+from fedactors.federation.relay import ANSWER, DIAL, NONCE_BYTES, WAIT, Called, Relay, _greet
+from fedactors.federation.session import ERROR, PING, REPLY, framed, read_piece, refusal_in, value_of
 from fedactors.federation.site_folder import SiteFolder
+from fedactors.messages.codec import encode_parts
 from fedactors.runtime.addresses import free_port
 from tests.federation.test_keys import bank_of_an_enterprise
 from tests.federation.test_relay import relayed
@@ -77,6 +80,123 @@ def test_who_is_revoked_has_no_place_at_a_relay(tmp_path: Path, monkeypatch: pyt
     revoked.unlink()
     with pytest.raises(BadInput, match=r"^crl: "):
         Relay(tmp_path / "credit" / FEDERATION, crl=revoked)
+
+
+async def admitted(folder: SiteFolder, port: int, *wanted: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Come to a relay, which lets this site in."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    await _greet(folder, reader, writer, LIMITS, *wanted)
+    assert (await read_piece(reader, LIMITS))[0] == REPLY
+    return reader, writer
+
+
+def test_a_member_gives_a_relay_no_more_heartbeats_than_are_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is answered, while others wait."""
+    monkeypatch.setattr(session, "_HEARTBEATS_A_SECOND", 0.0)  # what is due does not grow while a machine is busy
+    port, lines = free_port(), list[dict[str, Any]]()
+    world = relayed(tmp_path, port)
+
+    async def work() -> None:
+        async with await Relay(tmp_path / "credit" / FEDERATION, tell=lines.append).start("127.0.0.1", port):
+            reader, writer = await admitted(world.folder(SHOP), port, WAIT, "")
+            count = 0
+            async with asyncio.timeout(60):
+                with contextlib.suppress(OSError, EOFError):
+                    for _ in range(4 * session._HEARTBEATS):
+                        writer.write(framed([], PING))
+                    while True:
+                        assert (await read_piece(reader, LIMITS))[0] == PING
+                        count += 1
+            writer.transport.abort()
+            assert count <= session._HEARTBEATS
+            await asyncio.sleep(0.01)
+
+    asyncio.run(work())
+    assert [line["text"] for line in lines if line["event"] == "refused"] == [
+        "refused: shop: gives heartbeats all the time"
+    ]
+
+
+@pytest.mark.parametrize("said", [framed([], PING), framed(encode_parts("00" * 16))], ids=["heartbeats", "calls"])
+def test_a_relay_gives_a_site_no_more_heartbeats_or_calls_than_are_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    monkeypatch.setattr(session, "_HEARTBEATS", 200)
+    port, told = free_port(), list[str]()
+    world, calls = relayed(tmp_path, port), list[str]()
+
+    async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    async def hostile(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, EOFError):
+            writer.write(framed(encode_parts(bytes(NONCE_BYTES))))
+            calls.append(value_of((await read_piece(reader, LIMITS))[3], SHOP)[2])
+            if calls[-1] == WAIT:
+                writer.write(framed([], REPLY))
+                for _ in range(4 * session._HEARTBEATS):
+                    writer.write(said)
+                while True:
+                    await read_piece(reader, LIMITS)
+        writer.transport.abort()
+
+    async def work() -> None:
+        called = Called(world.folder(SHOP), LIMITS, accepted, lambda _, text: told.append(text))
+        async with await asyncio.start_server(hostile, "127.0.0.1", port):
+            waiting = asyncio.get_running_loop().create_task(called.wait())
+            end = time.monotonic() + 30
+            while not any("heartbeats all the time" in text for text in told) and time.monotonic() < end:
+                await asyncio.sleep(0.02)
+            waiting.cancel()
+            await asyncio.gather(waiting, *called._tasks, return_exceptions=True)
+            await asyncio.sleep(0.05)
+
+    asyncio.run(work())
+    assert any(text.endswith("gives heartbeats all the time; it is tried again") for text in told), told[:5]
+
+
+def test_what_comes_at_once_is_read_while_others_are_heard() -> None:
+    """Pieces that lie in a buffer are read without a wait: whoever sends thousands keeps nobody from their turn."""
+
+    async def work() -> int:
+        reader, turns = asyncio.StreamReader(), 0
+        reader.feed_data(framed([], PING) * 1000)
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.get_running_loop().create_task(other())
+        for _ in range(1000):
+            await read_piece(reader, LIMITS)
+        task.cancel()
+        return turns
+
+    assert asyncio.run(work()) >= 1000
+
+
+def test_strangers_hide_nothing_of_what_a_relay_refuses_a_member(tmp_path: Path) -> None:
+    port, lines = free_port(), list[dict[str, Any]]()
+    world = relayed(tmp_path, port)
+
+    async def work() -> None:
+        async with await Relay(tmp_path / "credit" / FEDERATION, tell=lines.append).start("127.0.0.1", port):
+            for _ in range(2 * session.LINES_PER_MINUTE):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(framed(encode_parts("nothing")))
+                await writer.drain()
+                await asyncio.sleep(0.002)
+                writer.transport.abort()
+            assert "does not wait here" in await said_to(world.folder(BANK), port, DIAL, SHOP)
+
+    asyncio.run(work())
+    refused = [line["text"] for line in lines if line["event"] == "refused"]
+    assert len(refused) <= session.LINES_PER_MINUTE + 2
+    assert "refused: bank: dials 'shop', which does not wait here" in refused
 
 
 def test_what_a_site_says_to_one_relay_is_worth_nothing_at_another(tmp_path: Path) -> None:

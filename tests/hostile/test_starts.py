@@ -21,6 +21,7 @@ from fedactors.federation import approval, site_folder
 from fedactors.federation.audit_log import Journal
 from fedactors.federation.identity import FEDERATION, Revoked, federation_text
 from fedactors.federation.operations import Operations
+from fedactors.federation.relay import Relay
 from fedactors.federation.site_folder import CERTIFICATE, KNOWN, SITE, TLS_KEY
 from tests.federation.test_keys import bank_of_an_enterprise
 from tests.federation.world import BANK, SHOP, World
@@ -42,6 +43,44 @@ def test_a_start_takes_no_older_federation(tmp_path: Path) -> None:
         _ = world.folder(SHOP).federation
     world.share()
     assert world.folder(SHOP).federation.version == newest
+
+
+def test_what_changes_while_it_is_read_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a policy that was just made tighter, or a removed site, would wait for the next change or start."""
+    world = World(tmp_path)
+    shop, policy, running = world.folder(SHOP), tmp_path / SHOP / SITE, Relay(tmp_path / "credit" / FEDERATION)
+    version = shop.federation.version
+    newer = world.signed((tmp_path / "credit" / FEDERATION).read_text())
+    newest = world.signed(newer)
+    real_text, real_tree, file = site_folder.read_text, site_folder.read_tree, tmp_path / SHOP / FEDERATION
+
+    def text_of(path: Path, field: str) -> str:
+        found = real_text(path, field)
+        if path.name == FEDERATION and found == newer:
+            path.write_text(newest)
+        return found
+
+    def tree_of(path: Path, field: str) -> dict[str, object]:
+        found = real_tree(path, field)
+        if "policy" not in found:
+            path.write_text(f'{path.read_text()}\n[policy]\ncoordinators = ["shop"]\n')
+        return found
+
+    monkeypatch.setattr(site_folder, "read_text", text_of)
+    monkeypatch.setattr(site_folder, "read_tree", tree_of)
+    for path, federation in (
+        (file, lambda: shop.federation),
+        (tmp_path / "credit" / FEDERATION, lambda: running.federation),
+    ):
+        path.write_text(newer)
+        _ = federation()
+        assert path.read_text() == newest, "it changed while it was read"
+        assert federation().version == version + 2
+    policy.write_text(f"{policy.read_text()}\n")
+    shop.look()
+    assert shop.policy.coordinators is None
+    shop.look()
+    assert shop.policy.coordinators == ["shop"]
 
 
 def test_a_start_takes_no_federation_whose_signature_was_taken_off(tmp_path: Path) -> None:

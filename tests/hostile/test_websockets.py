@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import os
@@ -14,10 +15,12 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
+from fedactors.federation import relay, session
 from fedactors.federation.session import MOST
+from fedactors.runtime.addresses import free_port
 from tests.federation.test_carriers import setting
 from tests.federation.test_keys import reached
-from tests.federation.world import BANK, SHOP, World
+from tests.federation.world import BANK, LIMITS, SHOP, World
 
 pytest.importorskip("websockets", reason="websockets is not installed: pip install 'fedactors[websocket]'")
 
@@ -128,6 +131,35 @@ def test_messages_that_never_end_take_little(site: tuple[World, psutil.Process, 
             one.close()
 
     assert grown(process, unended) < 48 << 20
+
+
+def test_who_is_refused_and_does_not_close_its_end_makes_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each keeps a socket until its end is closed, or a second is over: thousands come within one."""
+    monkeypatch.setitem(relay._BOUNDS, "close_timeout", 30)
+    port, most, refused = free_port(), 4, list[str]()
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str) -> None:
+        refused.append(address)
+        await session.close_stream(writer)
+
+    async def work() -> int:
+        admission = session.Admission(lambda *_: None, most)
+        server = await relay.listen_for_websockets("127.0.0.1", port, refuse, admission, LIMITS)
+        outsiders = [await asyncio.to_thread(upgraded, port) for _ in range(5 * most)]
+        try:
+            async with asyncio.timeout(20):
+                while len(refused) < len(outsiders):
+                    await asyncio.sleep(0.05)
+            await asyncio.sleep(0.5)
+            sockets = [one for one in psutil.Process().net_connections("tcp") if one.laddr.port == port]
+            return len(sockets) - 1  # that listens
+        finally:
+            for one in outsiders:
+                one.close()
+            server.close()
+            await server.wait_closed()
+
+    assert asyncio.run(work()) <= most
 
 
 def test_text_and_bare_frames_without_tls_are_no_link(site: tuple[World, psutil.Process, int]) -> None:

@@ -12,6 +12,7 @@ from scipy.stats import chi2, chisquare, kstest
 
 from fedactors.messages import codec
 from fedactors.privacy.noise import LARGEST_SIGMA, discrete_gaussian
+from fedactors.secure_sums import protocol
 from fedactors.secure_sums.messages import (
     Arrived,
     Confirmation,
@@ -306,6 +307,21 @@ def test_keys_of_an_earlier_call_are_refused():
         sums.clients["ann"].share(Roster({**keys, "bob": old["bob"]}))
     with pytest.raises(SecureSumError, match=r"call \d is not newer"):
         sums.clients["cy"].advertise(call)
+
+
+def test_keys_are_made_for_so_many_sums_that_are_not_added_up(monkeypatch):
+    """Each takes time: a server that asks for them again and again, and for no sum, would keep a site busy."""
+    monkeypatch.setattr(protocol, "MOST_UNUSED", 40)
+    sums = Sums()
+    for number in range(2, 13):
+        sums.clients["ann"].advertise(SumCall(number, 3, FIVE))  # 36 after the 3 that are ready
+    sums.number = 12
+    with pytest.raises(SecureSumError, match=r"keys for 42 sums in turn and masked none: 40 at most"):
+        sums.prepare(FIVE, 6)
+    sums = Sums()
+    for _ in range(8):  # whoever adds up may go on for good
+        sums.prepare(FIVE, 30)
+        sums.mask({name: np.ones(2) for name in FIVE})
 
 
 def test_who_is_shown_another_roster_can_open_no_share():
