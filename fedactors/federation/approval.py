@@ -619,8 +619,8 @@ def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteF
         )
     if proposal.purpose != "predict" and getattr(config, "label_dp", None) is None and _holds_label(proposal, folder):
         found.append(
-            f"the label {shown(proposal.task.label)} is a column of yours: its value of each row that is read, but of "
-            "the test rows, leaves as it is, without noise (label_dp)"
+            f"the label {shown(proposal.task.label)} is a column of yours: its value of each row that is read leaves as "
+            "it is, without noise (label_dp): of test rows too, which scores of outputs that the server makes up spell"
         )
     if proposal.task.layout == "relational":
         host = proposal.site_of("server", folder.federation.hosts)
