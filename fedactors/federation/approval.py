@@ -619,8 +619,9 @@ def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteF
         )
     if proposal.purpose != "predict" and getattr(config, "label_dp", None) is None and _holds_label(proposal, folder):
         found.append(
-            f"the label {shown(proposal.task.label)} is a column of yours: its value of each row that is read leaves as "
-            "it is, without noise (label_dp): of test rows too, which scores of outputs that the server makes up spell"
+            f"the label {shown(proposal.task.label)} is a column of yours: its value of each row that is read leaves "
+            "as it is, without noise (label_dp): of test rows too, which scores of outputs that the server makes up "
+            "spell"
         )
     if proposal.task.layout == "relational":
         host = proposal.site_of("server", folder.federation.hosts)
@@ -642,8 +643,8 @@ def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteF
             f"run {one.run} summed {summed}: of equal values, {equal}, the difference of its sums and this run's is "
             f"what {differ} added"
             if differ
-            else f"run {one.run} summed the same data by other settings: where parts count otherwise in its sums and in "
-            f"this run's (weighting, or steps by numbers of rows), {equal}, the two tell what each of two "
+            else f"run {one.run} summed the same data by other settings: where parts count otherwise in its sums and "
+            f"in this run's (weighting, or steps by numbers of rows), {equal}, the two tell what each of two "
             "organisations added"
         )
     mine = proposal.data.get(folder.name)

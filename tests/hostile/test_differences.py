@@ -191,7 +191,7 @@ def test_sums_beside_other_data_of_the_same_organisations_wait_for_a_person(tmp_
 
 
 def test_sums_by_other_shares_wait_for_a_person(tmp_path: Path) -> None:
-    """By rows and alike, of one model and seed: two equations for what two sites added, where the bank knows its own."""
+    """By rows and alike, of one model and seed: two equations for what two sites added; the bank knows its own part."""
     world, words = World(tmp_path, (BANK, SHOP, CLINIC)), {"secure_aggregation": True}
     config, first = proposed(world, "horizontal", THREE, words)
     other, second = proposed(world, "horizontal", THREE, {**words, "weighting": "uniform"})

@@ -235,7 +235,7 @@ def test_a_set_that_takes_as_long_as_its_sender_likes_is_refused(kind: str, sett
 
     class Peer:
         async def answer_alignment(self, question: Any) -> AlignmentAnswer:
-            setup, response = psi_answer(np.array(["a", "c"]), question.content)
+            _, response = psi_answer(np.array(["a", "c"]), question.content)
             told = psi.ServerSetup()
             for name, value in {**settings, "bits": b"abc"}.items():
                 setattr(getattr(told, kind), name, value)

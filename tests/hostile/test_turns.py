@@ -25,7 +25,6 @@ from fedactors.protocols.mtcd.actors import Party, TokenClient
 from fedactors.runtime.snapshots import apply, capture
 from fedactors.secure_sums.actors import SecureSummand, as_bytes, in_turn
 from fedactors.secure_sums.messages import framed
-from fedactors.secure_sums.primitives import FixedPoint
 
 pytestmark = pytest.mark.slow
 WORK = Work("aggregate", 1.0)
