@@ -498,14 +498,15 @@ def _check_sums(
 def summed_before(
     config: Any, proposal: Proposal, folder: SiteFolder, before: Iterable[Proposal] | None = None
 ) -> list[Proposal]:
-    """Return the runs of `before` that summed some of the same data, under masks, beside others: organisations or data.
+    """Return the runs of `before` that summed some of the same data, under masks, beside others or by other settings.
 
     By default `before` are those that this site has approved (`approved_before`). Its own data are some of the same
     where they read the same rows, and others where they have another name: columns may be other ones.
 
     Of equal values, such as the first round's, or predictions of one model, the difference of two such sums is what the
     others' parts were: this site's too, where it is asked for other data of its own than before, and the others are the
-    same. What the coordinator added is no news to it.
+    same. What the coordinator added is no news to it. By other settings the same parts may count otherwise, by rows
+    and alike: two sums of three organisations, one of which the coordinator knows, then tell the parts of both others.
     """
     if not getattr(config, "secure_aggregation", False) or proposal.purpose == "resume":
         return []
@@ -514,9 +515,23 @@ def summed_before(
         one
         for one in (approved_before(proposal, folder) if before is None else before)
         if one.config.get("secure_aggregation") and with_same_rows(one, proposal, folder)
-        if {site for site, _ in proposal.data.items() ^ one.data.items()} - {proposal.coordinator}
+        if _summed_beside(one, proposal) - {proposal.coordinator} or _settings_of(one) != _settings_of(proposal)
         if proposal.purpose == "train" or _may_be_of(first, one, folder)
     ]
+
+
+def _summed_beside(one: Proposal, other: Proposal) -> set[str]:
+    """Return the sites that are in one of two runs only, or bring other data to the other."""
+    return {site for site, _ in one.data.items() ^ other.data.items()}
+
+
+_SETTINGS = "digest of all settings"
+
+
+def _settings_of(proposal: Proposal) -> str:
+    """Return a digest of a run's protocol and settings, by which parts count in its sums; of `_approved`, as kept."""
+    made = json.dumps([proposal.protocol, proposal.config], sort_keys=True)
+    return proposal.config.get(_SETTINGS) or hashlib.sha256(made.encode()).hexdigest()
 
 
 def _may_be_of(first: str, proposal: Proposal, folder: SiteFolder) -> bool:
@@ -559,7 +574,10 @@ def why_a_person(config: Any, proposal: Proposal, folder: SiteFolder) -> str:
             f"in {PROPOSALS}/, or fedactors site settle {run} --why TEXT"
         )
     if before := summed_before(config, proposal, folder):
-        return f"run {before[-1].run} summed the same data among other organisations, or beside other data of theirs"
+        return (
+            f"run {before[-1].run} summed the same data among other organisations, beside other data of theirs, or by "
+            "other settings"
+        )
     return ""
 
 
@@ -608,8 +626,9 @@ def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteF
         )
     if proposal.purpose != "predict" and getattr(config, "label_dp", None) is None and _holds_label(proposal, folder):
         found.append(
-            f"the label {shown(proposal.task.label)} is a column of yours: its value of each row that is read, but of "
-            "the test rows, leaves as it is, without noise (label_dp)"
+            f"the label {shown(proposal.task.label)} is a column of yours: its value of each row that is read leaves "
+            "as it is, without noise (label_dp): of test rows too, which scores of outputs that the server makes up "
+            "spell"
         )
     if proposal.task.layout == "relational":
         host = proposal.site_of("server", folder.federation.hosts)
@@ -624,12 +643,16 @@ def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteF
         found += declared(config, proposal.purpose)
     approved = approved_before(proposal, folder)
     for one in summed_before(config, proposal, folder, approved):
-        differ = ", ".join(sorted({site for site, _ in one.data.items() ^ proposal.data.items()}))
+        differ = ", ".join(sorted(_summed_beside(one, proposal)))
         summed = ", ".join(f"{site}={name}" for site, name in one.data.items())
         equal = "as in its first round" if proposal.purpose == "train" else "as of the same rows"
         found.append(
             f"run {one.run} summed {summed}: of equal values, {equal}, the difference of its sums and this run's is "
             f"what {differ} added"
+            if differ
+            else f"run {one.run} summed the same data by other settings: where parts count otherwise in its sums and "
+            f"in this run's (weighting, or steps by numbers of rows), {equal}, the two tell what each of two "
+            "organisations added"
         )
     mine = proposal.data.get(folder.name)
     before = [one.run for one in approved if folder.name in with_same_rows(one, proposal, folder)]
@@ -981,6 +1004,7 @@ def _approved(path: Path, seen: object, answered: object) -> Proposal | None:
     if answer["digest"] != whole.digest:
         raise BadInput(f"run: {path.stem} {UNREADABLE}")
     config = {name: value for name, value in whole.config.items() if name == "secure_aggregation"}
+    config[_SETTINGS] = _settings_of(whole)
     task = TaskFacts(layout=whole.task.layout, type=whole.task.type, classes=whole.task.classes)
     made: Proposal = replace(whole, config=config, task=task, budget={})  # type: ignore[type-var]
     return made

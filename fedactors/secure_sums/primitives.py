@@ -209,7 +209,7 @@ def minus(some: Words, others: Words, num_words: int) -> Words:
 
 
 def count_point(num_clients: int) -> FixedPoint:
-    """Return how counts up to `MOST_COUNTED` become words; of fewer than 64 clients whole numbers come out exactly."""
+    """Return how counts up to `MOST_COUNTED` become words; each is off by half a step at most, M / 256 of M clients."""
     return FixedPoint(limit=MOST_COUNTED, num_clients=num_clients, counts=True)
 
 

@@ -400,14 +400,9 @@ class ClientProcess(SecureSummand):
         if not self._config.secure_aggregation:
             return change
         part = algorithm.summand(change, self.total_weight, order, self._config.secure_range)
-        grain = algorithm.grains(change, self.total_weight, order, self._shortest_way(order.round))
+        grain = algorithm.grains(change, self.total_weight, order)
         # one id a round: what is asked for again must be summed among the same sites
         return self.masked(part, self._grid, f"{order.round}", grain=grain, what="a change", heard=heard)
-
-    def _shortest_way(self, round: int) -> float:
-        """Return the steps of the own client that takes the fewest in a round, times their size."""
-        clients = range(len(self._sizes))
-        return min(self._num_steps(one) * self._training(one, round).optimizer.learning_rate for one in clients)
 
     def _num_steps(self, client: int) -> int:
         """Return the steps that a client takes in a round."""
@@ -917,7 +912,7 @@ class HorizontalServer(Server):
         point = FixedPoint(limit=self._config.secure_range, num_clients=len(self.sites.names))
         work = Work("aggregate", float(self.model.vector.size * len(parts)))
         total = await self._total(parts, point, work)
-        found = algorithm.mean_of_summands(total, self.model, self._config.secure_range)
+        found = algorithm.mean_of_summands(total, self._config.secure_range)
         return [found] if found.num_clients else []
 
     def known_sizes(self, message: Any, sender: str) -> dict[str, int]:

@@ -346,7 +346,10 @@ _MOST_CLIENTS = 2.0**16
 
 
 def summand(change: Change, total_weight: float, order: TrainOrder, limit: float) -> Doubles:
-    """Return what a site adds to the sum: its change and loss times its share p of all weight, control, p, and a count.
+    """Return what a site adds to the sum: its change and loss times its share p of all weight, p, and a count.
+
+    Of one vector a sum has one share: another one (SCAFFOLD's controls, by each client's own steps) would be a second
+    equation of the same parts.
 
     Args:
         change: what the site's clients made; of nobody, zeros are added.
@@ -355,38 +358,29 @@ def summand(change: Change, total_weight: float, order: TrainOrder, limit: float
         limit: the largest number that the sum takes; share and count are spread over it.
     """
     if not change.num_clients:
-        return np.zeros(order.parameters.size + order.control.size + 3)
+        return np.zeros(order.parameters.size + 3)
     share = change.weight / total_weight
     tail = [share * change.loss, share * limit, change.num_clients / _MOST_CLIENTS * limit]
-    return np.concatenate([share * change.change.astype(np.float64), change.control_change, tail])
+    return np.append(share * change.change.astype(np.float64), tail)
 
 
-def grains(change: Change, total_weight: float, order: TrainOrder, way: float) -> Doubles:
-    """Return of what each number of `summand` is a multiple: the last place of the parameter that was changed.
-
-    Args:
-        change: as of `summand`.
-        total_weight: as of `summand`.
-        order: as of `summand`.
-        way: steps times their size, by which SCAFFOLD divides a change to have a control.
-    """
+def grains(change: Change, total_weight: float, order: TrainOrder) -> Doubles:
+    """Return of what each number of `summand` is a multiple: the last place of the parameter that was changed."""
     if not change.num_clients:
-        return np.zeros(order.parameters.size + order.control.size + 3)
+        return np.zeros(order.parameters.size + 3)
     start_P = order.parameters
     spacing_P = np.spacing(np.maximum(np.abs(start_P), np.abs(start_P + change.change))).astype(np.float64)
-    of_controls = spacing_P / way if change.control_change.size else NOTHING
-    return np.concatenate([change.weight / total_weight * spacing_P, of_controls, np.zeros(3)])
+    return np.append(change.weight / total_weight * spacing_P, np.zeros(3))
 
 
-def mean_of_summands(total: Doubles, model: ServerModel, limit: float) -> Change:
+def mean_of_summands(total: Doubles, limit: float) -> Change:
     """Return the sites' summands, added up, as one change of all clients that answered."""
-    size, (loss, share, count) = model.vector.size, total[-3:].tolist()
+    loss, share, count = total[-3:].tolist()
     num_clients = round(count / limit * _MOST_CLIENTS)
     if not num_clients:
         return Change(0, 0.0, 0.0, NOTHING, NOTHING)
     share /= limit
-    change_P, moved_P = total[:size] / share, total[size:-3]
-    return Change(num_clients, share, loss / share, change_P, moved_P)
+    return Change(num_clients, share, loss / share, total[:-3] / share, NOTHING)
 
 
 @dataclass

@@ -206,7 +206,7 @@ class HorizontalConfig(UserCode, StepSettings):
     """Whether the server sees only the sum over all sites, under masks, of what their clients changed; for three
     sites or more. Every site takes part in every round's sum, with zeros if none of its clients is wanted."""
     secure_range: float = Field(default=10.0, gt=0, le=1e4)
-    """Largest absolute number under masks, of changes, controls and losses; M sites are off by M^2 2^-32 times that."""
+    """Largest absolute number under masks, of changes and losses; M sites are off by M^2 2^-32 times that."""
     client_clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Differential privacy for clients: clip each one's change of the model to this L2 norm; none: no such privacy."""
     client_noise_multiplier: float = Field(default=0.0, ge=0, allow_inf_nan=False)
@@ -287,10 +287,10 @@ class HorizontalConfig(UserCode, StepSettings):
                 "clients_per_round: not allowed with min_sites and secure_aggregation: of those who are drawn all but "
                 "one may be lost, and the others add zeros"
             )
-        if self.min_sites is not None and self.secure_aggregation and self.algorithm == "scaffold":
+        if self.secure_aggregation and self.algorithm == "scaffold":
             raise ValueError(
-                "algorithm: scaffold is not allowed with min_sites and secure_aggregation: the controls of a site that "
-                "was away are of other rounds than the others', and a sum would show it alone"
+                "algorithm: scaffold is not allowed with secure_aggregation: a control is the change divided by the "
+                "client's own number of steps, so that the sums of both tell the changes of two sites; use fedavg"
             )
         if self.num_clients is not None and (self.clients_per_round or 0) > self.num_clients:
             raise ValueError(f"clients_per_round: {self.clients_per_round} is more than the {self.num_clients} clients")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from dataclasses import replace
@@ -96,10 +97,44 @@ def test_what_is_added_at_random_is_no_more_than_one_place() -> None:
     start = np.array([1.0, -3.0, 0.0], np.float32)
     change = Change(1, 2.0, 0.0, np.array([1e-3, 2e-3, 1e-3], np.float32), np.zeros(0, np.float32))
     order: Any = type("Order", (), {"parameters": start, "control": np.zeros(0, np.float32)})
-    grain = algorithm.grains(change, 8.0, order, 1.0)
+    grain = algorithm.grains(change, 8.0, order)
     assert grain.tolist() == [*(0.25 * np.spacing(np.array([1.001, 3.0, 1e-3], np.float32))), 0.0, 0.0, 0.0]
     nobody = replace(change, num_clients=0)
-    assert not algorithm.grains(nobody, 8.0, order, 1.0).any()
+    assert not algorithm.grains(nobody, 8.0, order).any()
+
+
+def test_no_run_has_two_sums_of_a_change_by_other_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SCAFFOLD's controls are the changes divided by each one's own steps: two equations for two sites' changes."""
+    total, train, sums, made = SecureSums.total, algorithm.train, list[Any](), list[Any]()
+
+    async def listen(self: SecureSums, parts: Any, point: Any, work: Any) -> Any:
+        found = await total(self, parts, point, work)
+        sums.append(found[0])
+        return found
+
+    def keep(*args: Any, **more: Any) -> Any:
+        made.append(train(*args, **more))
+        return made[-1]
+
+    monkeypatch.setattr(SecureSums, "total", listen)
+    monkeypatch.setattr(algorithm, "train", keep)
+    with contextlib.suppress(BadInput):
+        run("horizontal", algorithm="scaffold", weighting="samples", num_rounds=1)
+    for sum_P in (one for one in sums if one.size > 3):  # the server knows the first client's part, as one of three
+        size = made[0].change.size
+        assert sum_P.size > size + 3
+        shares_3 = np.array([one.weight for one in made]) / sum(one.weight for one in made)
+        steps_3 = [-float(np.median(one.control_change / one.change)) for one in made]  # by its number of rows
+        known = sum_P[:size] - shares_3[0] * made[0].change, sum_P[size : 2 * size] - made[0].control_change
+        read = np.linalg.solve([shares_3[1:], [-one for one in steps_3[1:]]], known)[0]
+        error = np.abs(read - made[1].change).max()
+        assert error > 0.1 * np.abs(made[1].change).max(), "the server has read a site's change"
+    with pytest.raises(BadInput, match="scaffold is not allowed with secure_aggregation: a control is the change"):
+        run("horizontal", algorithm="scaffold")
+    assert algorithm.summand(Change(1, 2.0, 0.0, np.ones(3, np.float32), np.ones(3)), 8.0, ORDER, 1.0).size == 3 + 3
+
+
+ORDER: Any = type("Order", (), {"parameters": np.ones(3, np.float32), "control": np.ones(3, np.float32)})
 
 
 @pytest.mark.parametrize(

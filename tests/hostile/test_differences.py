@@ -191,6 +191,22 @@ def test_sums_beside_other_data_of_the_same_organisations_wait_for_a_person(tmp_
     assert why_a_person(config, proposed(world, "horizontal", THREE, words)[1], world.folder(CLINIC)) == ""
 
 
+def test_sums_by_other_shares_wait_for_a_person(tmp_path: Path) -> None:
+    """By rows and alike, of one model and seed: two equations for what two sites added; the bank knows its own part."""
+    world, words = World(tmp_path, (BANK, SHOP, CLINIC)), {"secure_aggregation": True}
+    config, first = proposed(world, "horizontal", THREE, words)
+    other, second = proposed(world, "horizontal", THREE, {**words, "weighting": "uniform"})
+    assert why_a_person(other, second, world.folder(SHOP)) == ""
+    approve(world, first)
+    for name in (SHOP, CLINIC):
+        assert why_a_person(other, second, world.folder(name)).endswith("or by other settings")
+        assert why_a_person(config, proposed(world, "horizontal", THREE, words)[1], world.folder(name)) == ""
+        (said,) = [one for one in describe(world.folder(name), second)["left_open"] if f"run {first.run} summed" in one]
+        assert said.endswith("as in its first round, the two tell what each of two organisations added")
+    open_config, in_the_open = proposed(world, "horizontal", THREE, {"weighting": "uniform"})
+    assert why_a_person(open_config, in_the_open, world.folder(SHOP)) == "", "no sum hides anything there"
+
+
 def test_that_other_runs_read_the_same_rows_is_shown(tmp_path: Path) -> None:
     world = World(tmp_path)
     data = f"{BANK}=customers,{SHOP}=orders"

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from fedactors import errors
-from fedactors.data.alignment.ids import AlignmentAnswer, align
+from fedactors.data.alignment.ids import AlignmentAnswer, align, psi_answer
 from fedactors.errors import BadInput, FedactorsError, PartyFailed, Refused
 from fedactors.federation import online, relay, session, site
 from fedactors.federation.hosting import Life
@@ -226,6 +226,25 @@ def test_an_alignment_answered_with_anything_is_refused(how: Any, parts: tuple[b
     assert isinstance(raised.value, Refused) or "no id in common" in str(raised.value)
     if isinstance(raised.value, Refused):
         assert raised.value.party == "clinic"
+
+
+@pytest.mark.parametrize(("kind", "settings"), [("bloom_filter", {"num_hash_functions": 1}), ("gcs", {"div": 1})])
+def test_a_set_that_takes_as_long_as_its_sender_likes_is_refused(kind: str, settings: dict[str, int]) -> None:
+    """Of a Bloom filter with 2^31 hash functions one id took hours, in which nothing stops the process."""
+    import private_set_intersection.python as psi
+
+    class Peer:
+        async def answer_alignment(self, question: Any) -> AlignmentAnswer:
+            _, response = psi_answer(np.array(["a", "c"]), question.content)
+            told = psi.ServerSetup()
+            for name, value in {**settings, "bits": b"abc"}.items():
+                setattr(getattr(told, kind), name, value)
+            return AlignmentAnswer((told.SerializeToString(), response), np.zeros((0, 32), np.uint8))
+
+    peers: Any = {"clinic": Peer()}
+    with pytest.raises(Refused, match=rf"psi with what is none: its set is {kind}, not raw") as raised:
+        asyncio.run(align(np.array(["a", "b"]), SHOP, "psi", peers, np.random.default_rng(0)))
+    assert raised.value.party == "clinic"
 
 
 def test_rows_of_an_intersection_that_were_not_asked_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,8 +53,10 @@ def test_a_prediction_is_of_states_of_one_moment(tmp_path: Path, name: str) -> N
 
 
 def test_where_sites_return_a_sum_follows_from_nothing_that_they_keep() -> None:
-    """Of two sums in which one site's control alone differs the difference is its mean gradient."""
-    quorum = {"secure_aggregation": True, "on_party_loss": "continue"}
-    assert HorizontalConfig(algorithm="scaffold", **quorum).min_sites is None
-    with pytest.raises((FedactorsError, ValueError), match="scaffold is not allowed with min_sites and secure_aggreg"):
-        HorizontalConfig(algorithm="scaffold", min_sites=4, **quorum)
+    """Of two sums in which what one site keeps alone differs the difference is that site's."""
+    kept = {"personal": {"algorithm": "ditto"}, "local parameters": {"local_parameters": "norm"}}
+    kept |= {"controls": {"algorithm": "scaffold"}}
+    for words in kept.values():
+        assert not HorizontalConfig(on_party_loss="continue", **words).secure_aggregation
+        with pytest.raises((FedactorsError, ValueError), match="not allowed with secure_aggregation"):
+            HorizontalConfig(min_sites=4, secure_aggregation=True, on_party_loss="continue", **words)

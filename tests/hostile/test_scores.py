@@ -20,7 +20,7 @@ NUM_ROWS = 400
 LOSSES = {"logistic": 4.0, "squared": 200.0, "softmax": 4.0}
 
 
-def label_owner(monkeypatch: pytest.MonkeyPatch, loss: str, label_dp: float) -> TableClient:
+def label_owner(monkeypatch: pytest.MonkeyPatch, loss: str, label_dp: float | None) -> TableClient:
     """Return a client whose rows are all kept for the test, and which has sent its labels."""
     monkeypatch.setattr(TableClient, "noise_rng", lambda *_: np.random.default_rng(5))
     monkeypatch.setattr(TableClient, "caller", "server")
@@ -73,6 +73,18 @@ def test_outputs_that_spell_test_labels_spell_noisy_ones(monkeypatch: pytest.Mon
         return
     assert np.mean(found == client._labels) < 0.75  # a bit more than half of them, as the noise keeps
     assert np.mean(found == noisy) > 0.8  # but where the score is cut
+
+
+def test_scores_of_labels_without_noise_spell_test_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that are powers of two are the bits of a sum: `site show` says of test labels that they leave too."""
+    client, found = label_owner(monkeypatch, "logistic", None), np.empty(NUM_ROWS)
+    for first in range(0, NUM_ROWS, 50):
+        ranks, nothing = np.zeros(NUM_ROWS, np.int64), np.zeros(0)
+        ranks[first : first + 50] = 2 << np.arange(50)
+        outputs = messages.TestOutputs(np.zeros((NUM_ROWS, 1)), ranks, nothing.astype(np.int32), nothing)
+        spelt = int(asyncio.run(client.score(outputs)).tally[-1])
+        found[first : first + 50] = [(spelt >> digit) & 1 for digit in range(50)]
+    assert np.array_equal(found, client._labels)
 
 
 @pytest.mark.parametrize("loss", LOSSES)

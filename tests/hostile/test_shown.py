@@ -165,7 +165,7 @@ def test_a_person_who_says_no_before_the_policy_says_yes_is_heard(
         world.stop()
 
 
-SUMMED = "summed the same data among other organisations, or beside other data of theirs"
+SUMMED = "summed the same data among other organisations, beside other data of theirs, or by other settings"
 
 
 def test_sums_of_the_same_data_among_others_wait_for_a_person(

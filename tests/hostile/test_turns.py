@@ -21,12 +21,10 @@ from fedactors.protocols.glasu import messages
 from fedactors.protocols.glasu.actors import GraphClient
 from fedactors.protocols.glasu.aggregation import AggregationServer
 from fedactors.protocols.glasu.privacy import point_of
-from fedactors.protocols.horizontal.actors import ClientProcess, HorizontalServer
 from fedactors.protocols.mtcd.actors import Party, TokenClient
 from fedactors.runtime.snapshots import apply, capture
 from fedactors.secure_sums.actors import SecureSummand, as_bytes, in_turn
 from fedactors.secure_sums.messages import framed
-from fedactors.secure_sums.primitives import FixedPoint
 
 pytestmark = pytest.mark.slow
 WORK = Work("aggregate", 1.0)
@@ -122,39 +120,6 @@ def test_a_representation_is_summed_with_those_of_the_same_number_of_updates(mon
 
     monkeypatch.setattr(GraphClient, "_protected", protected)
     attacked(monkeypatch, "glasu", AggregationServer, "_update", attack, **GLASU, evaluate_every=1)
-
-
-def test_a_control_is_that_of_all_rounds_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two rounds from one model differ, at who does both at once, by nothing: else by its control, a mean gradient."""
-    changes: dict[str, dict[int, Any]] = {}
-    honest = ClientProcess._train
-
-    async def train(self: ClientProcess, order: Any) -> Any:
-        found = await honest(self, order)
-        changes.setdefault(self.name, {})[order.round] = found.weight / self.total_weight * found.change
-        return found
-
-    async def attack(self: Any, round: int) -> None:
-        await self._sums.prepare(2)
-        orders = self._orders(1)
-        first: dict[str, Any] = {}
-
-        async def begin(site: Any, name: str) -> None:
-            first[name] = await site.train(orders[name])
-
-        second = await in_two_states(
-            self, self.sites, begin, lambda site, name: site.train(replace(orders[name], round=2))
-        )
-        point = FixedPoint(limit=self._config.secure_range, num_clients=len(self.sites.names))
-        (one, _), (two, _) = await self._sums.total(first, point, WORK), await self._sums.total(second, point, WORK)
-        local = changes[self.sites.members[-1]]
-        error = np.abs((two - one)[: local[1].size] - (local[2] - local[1])).max()
-        assert error > 0.1 * np.abs(local[2] - local[1]).max(), "the server has read a site's mean gradient"
-        raise SystemExit("over")
-
-    monkeypatch.setattr(ClientProcess, "_train", train)
-    words = {"num_clients": 5, "on_party_loss": "stop", "algorithm": "scaffold", "local_epochs": 1, "batch_size": 10**6}
-    attacked(monkeypatch, "horizontal", HorizontalServer, "_train_open", attack, **words)
 
 
 def test_no_endpoint_hears_out_of_turn() -> None:

@@ -393,11 +393,17 @@ def psi_answer(ids_N: NDArray[Any], request: bytes) -> tuple[bytes, bytes]:
 
 
 def psi_intersect(key: bytes, setup: bytes, response: bytes) -> Index:
-    """Return the label party's own rows that the passive party has too, ascending."""
+    """Return the label party's own rows that the passive party has too, ascending.
+
+    Raises:
+        ValueError: the set is none that `psi_answer` gives: of a Bloom filter the sender says how long a look takes.
+    """
     import private_set_intersection.python as psi
 
-    client = psi.client.CreateFromKey(key, True)
-    rows = client.GetIntersection(psi.ServerSetup.FromString(setup), psi.Response.FromString(response))
+    client, told = psi.client.CreateFromKey(key, True), psi.ServerSetup.FromString(setup)
+    if (kind := told.WhichOneof("data_structure")) != "raw":
+        raise ValueError(f"its set is {kind or 'missing'}, not raw")
+    rows = client.GetIntersection(told, psi.Response.FromString(response))
     return np.sort(np.asarray(rows, np.int64))
 
 

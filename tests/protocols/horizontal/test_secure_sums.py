@@ -24,7 +24,7 @@ FEW = {"num_rounds": 2, "local_epochs": 1, "num_training": 120}
     "words",
     [
         {"algorithm": "fedavg"},
-        {"algorithm": "scaffold"},
+        {"algorithm": "fedavgm"},
         {"algorithm": "fedadam", "clients_per_round": 3},
         {"weighting": "uniform", "clients_per_site": 2, "dropout_rate": 0.4},
     ],
