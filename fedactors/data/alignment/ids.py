@@ -194,11 +194,15 @@ def check_number(
     tell_partners(actor, len(rows), num_local, num_rejected)
     if len(rows) < fewest:
         said = f"aligns {len(rows)} rows of {actor.name}; approved: at least {fewest} (min_aligned_rows)"
-        raise Refused(actor.caller, said)
+        raise Refused(actor.caller, said + _fewer(len(rows)))
     if (trained := num_train()) < fewest:
         said = f"has {trained} rows of {actor.name} trained on; approved: at least {fewest} (min_aligned_rows)"
-        raise Refused(actor.caller, said)
+        raise Refused(actor.caller, said + _fewer(trained))
     return rows
+
+
+def _fewer(count: int) -> str:
+    return f"; align more rows, or set min_aligned_rows={count} if all parties agree" if count else ""
 
 
 async def align(
