@@ -1413,7 +1413,7 @@ def _decimals(texts: Any, name: str) -> Any:
                 "would round; write NULL for them in a view, or CAST the column to DOUBLE PRECISION"
             )
         return pc.cast(texts, pa.float64())
-    whole, scale = (max(sizes) for sizes in zip(*filter(None, found), (1, 0), strict=True))
+    whole, scale = (max(sizes) for sizes in zip(*filter(None, found), (0, 0), strict=True))
     if whole + scale > _DIGITS:
         raise ValueError(
             f"column {name}: a decimal of {whole + scale} digits; at most {_DIGITS} are read; in a view, CAST it to "
