@@ -347,7 +347,9 @@ _FEW = 20
 def odd_arrays(blocks: Mapping[str, GraphBlock]) -> Iterator[tuple[str, str]]:
     """Yield what is odd with the arrays of parties, with the party's name: none of them is wrong by itself."""
     for party, block in blocks.items():
-        known = np.sort(np.concatenate([block.train, block.validation, block.test]))
+        known = np.unique(np.concatenate([block.train, block.validation, block.test]))
+        if len(block.features) != block.num_nodes or np.any((known < 0) | (known >= block.num_nodes)):
+            continue  # which the protocol refuses
         yield from ((party, told) for told in _odd_features(block, known))
         if told := _odd_edges(block, known):
             yield party, told
