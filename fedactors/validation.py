@@ -146,19 +146,43 @@ def different_files(files: Mapping[str, Any], field: str = "path") -> None:
             )
 
 
+_VARIABLE = re.compile(r"\$(\{\w+\}|[A-Za-z_]\w*)", re.ASCII)
+
+
+def unreplaced(given: str | Path, folder: Path | None = None) -> str:
+    """Return what to say of a variable of the environment in a path; empty: there is none, or a file is called so.
+
+    A proposal's text is read at other organisations, whose variables are no part of what was approved.
+
+    Args:
+        given: as it is written.
+        folder: that it is relative to.
+    """
+    text = str(given)
+    for found in _VARIABLE.finditer(text):
+        end = text.find("/", found.end())
+        until = Path(text if end < 0 else text[:end]).expanduser()
+        if not os.path.lexists(until if folder is None else folder / until):
+            return f"{found[0]} is not replaced by its value: write the whole path, or ~ for your home folder"
+    return ""
+
+
 def path_of(given: Any, field: str, folder: Path | None = None) -> Path:
     """Return the absolute path that a text names, relative to `folder`; nothing need be there.
 
     Raises:
-        BadInput: no text, a text that names nothing, a zero byte in it, or links that lead in a circle.
+        BadInput: no text, a text that names nothing, a zero byte or a variable in it, or links that lead in a circle.
     """
     if not isinstance(given, str) or not given.strip() or "\0" in given:
         raise BadInput(f"{field}: {shown(given)} is not allowed: give the path of a file")
     try:
         path = Path(given).expanduser()
-        return (path if folder is None else folder / path).resolve()
+        variable, found = unreplaced(given, folder), (path if folder is None else folder / path).resolve()
     except (OSError, RuntimeError, ValueError) as error:
         raise BadInput(f"{field}: {shown(given)} cannot be followed: {_reason(error)}") from None
+    if variable:
+        raise BadInput(f"{field}: {shown(given)} is not allowed: {variable}")
+    return found
 
 
 _LIBRARY = re.compile(r"(hf|torchvision):(?!/)(?P<name>[^?]+)(\?(?P<settings>.*))?", re.DOTALL)

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from fedactors.data.columns import ColumnRule, merges_in_single, told_apart
 from fedactors.data.databases import ParsedFile
 from fedactors.data.description import Described, load_description
-from fedactors.data.layouts.graph import GraphTables, UserGraph
+from fedactors.data.layouts.graph import GraphTables, UserGraph, odd_arrays
 from fedactors.data.layouts.horizontal import HorizontalData
 from fedactors.data.layouts.relational import (
     Schema,
@@ -120,19 +120,17 @@ def check_data(path: Path, party: str | None = None) -> list[DataFinding]:
         data = load_description(path)
     except BadInput as error:
         return [DataFinding(party="", level="error", text=str(error))]
-    names = data.rows.parties if isinstance(data, GraphTables) else data.parties
-    if party is not None and party not in names:
-        raise BadInput(f"--party: {party!r} is not allowed: the parties are {', '.join(names)}")
-    return list(_checked(data, [name for name in names if party in (None, name)], is_run=False))
+    if party is not None and party not in data.parties:
+        raise BadInput(f"--party: {party!r} is not allowed: the parties are {', '.join(data.parties)}")
+    return list(_checked(data, [name for name in data.parties if party in (None, name)], is_run=False))
 
 
 def warnings_of(data: Any) -> list[str]:
     """Return what a run tells of data whose files are on this machine: all but what ends it anyway."""
-    if not isinstance(data, VerticalData | HorizontalData | RelationalData | GraphTables):
+    if not isinstance(data, Described):
         return []
-    names = data.rows.parties if isinstance(data, GraphTables) else data.parties
     try:
-        found = list(_checked(data, names, is_run=True))
+        found = list(_checked(data, data.parties, is_run=True))
     except (BadInput, DataMissing):
         return []  # the run says it where it happens
     return [
@@ -164,14 +162,17 @@ def _checked(data: Described, names: Sequence[str], *, is_run: bool) -> Iterator
     elif isinstance(rows, RelationalData):
         yield from _relational(rows, names, is_run)
     elif isinstance(rows, UserGraph):
+        blocks = dict[str, Any]()
         for name in names:
-            yield from _trial(name, rows.part(name).load)
+            yield from _trial(name, rows.part(name).load, blocks)
+        for name, told in odd_arrays(blocks):
+            yield DataFinding(party=name, level="warning", text=told)
 
 
-def _trial(party: str, load: Callable[[], Any]) -> Iterator[DataFinding]:
-    """Read a party's rows as a run does, and yield what ends it."""
+def _trial(party: str, load: Callable[[], Any], loaded: dict[str, Any] | None = None) -> Iterator[DataFinding]:
+    """Read a party's rows as a run does, keep them in `loaded`, and yield what ends it."""
     try:
-        load()
+        ({} if loaded is None else loaded)[party] = load()
     except (BadInput, DataMissing) as error:
         yield DataFinding(party=party, level="error", text=str(error).removeprefix(f"{party}: "))
 
@@ -785,10 +786,6 @@ def _joint_deviation(scales: Sequence[_Scale]) -> float:
     return float(np.sqrt(counts @ (deviations**2 + (means - mean) ** 2) / counts.sum()))
 
 
-def _limits(scales: Sequence[_Scale]) -> NDArray[np.float64]:
-    return np.asarray([min(one.low for one in scales), max(one.high for one in scales)])
-
-
 def _scales(tables: Sequence[_Party]) -> Iterator[DataFinding]:
     """Yield columns of clients whose scales differ: not every protocol standardises them, and a rule is for all."""
     found: dict[str, list[_Scale]] = {}
@@ -807,7 +804,8 @@ def _scales(tables: Sequence[_Party]) -> Iterator[DataFinding]:
                 f"its deviation is {value:.3g}, and columns' go from {narrowest:.3g} to {widest:.3g}; nebulafl and "
                 "standardisation=none take numbers as they are: give public ranges"
             )
-            line = ", ".join(f"{key} = {_toml(one)}" for key, one in _ranged(_limits(found[name])).items())
+            limits = np.asarray([min(one.low for one in found[name]), max(one.high for one in found[name])])
+            line = ", ".join(f"{key} = {_toml(one)}" for key, one in _ranged(limits).items())
             rule = f"{_key(name)} = {{ {line} }}"
             yield DataFinding(party="", level="warning", column=name, text=told, suggestion=rule, table="task.columns")
     for name, of_clients in found.items():

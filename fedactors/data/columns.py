@@ -23,6 +23,7 @@ import json
 import logging
 import math
 import re
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -545,6 +546,42 @@ def _tell_unseen(unseen: Mapping[str, Counter[str]], declared: Sequence[str], nu
             num_rows,
             "are not listed" if name in declared else "training did not see",
             counts.most_common(1)[0][0][:_MOST_SHOWN],
+        )
+
+
+_UNLIKE, _FEW_ROWS = 5.0, 20
+"""Deviations by which the mean of rows to predict is told to be off, and rows below which nothing is said of it."""
+
+
+def tell_unlike(names: Sequence[str], trained: NDArray[Any], rows: NDArray[Any], what: str) -> None:
+    """Tell a party, in the log of its own process alone, of columns to predict from that are far from training's.
+
+    Args:
+        names: of the D columns.
+        trained: means and deviations of training's rows (2, D).
+        rows: to predict (N, D); what is not finite does not count.
+        what: whose and what they are.
+    """
+    if len(rows) < _FEW_ROWS:
+        return
+    mean, deviation = trained
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a column without a number
+        found = np.nanmean(np.where(np.isfinite(rows), rows, np.nan), axis=0, dtype=np.float64)
+        least = np.finfo(np.float32).eps * np.maximum(np.abs(mean), np.abs(found))
+        off = np.abs(found - mean) / np.maximum(deviation, np.maximum(least, np.finfo(np.float32).tiny))
+    unlike = np.flatnonzero(off > _UNLIKE)
+    if len(unlike):
+        worst = int(unlike[np.argmax(off[unlike])])
+        _log.warning(
+            "%s: the mean of %d of %d columns is more than %g deviations from training's, such as %s (%.3g): are they "
+            "in another unit, or another party's?",
+            what,
+            len(unlike),
+            len(names),
+            _UNLIKE,
+            names[worst],
+            off[worst],
         )
 
 

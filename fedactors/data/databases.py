@@ -63,7 +63,7 @@ from fedactors.errors import BadInput, DataMissing
 from fedactors.messages.codec import wire_type
 from fedactors.runtime.compute import interruptible
 from fedactors.runtime.snapshots import object_at
-from fedactors.validation import address_of, files_at
+from fedactors.validation import address_of, files_at, unreplaced
 
 _BLOCK = 1 << 22
 """Bytes that are read from a database at once."""
@@ -767,7 +767,8 @@ def _refuse_alike(names: Sequence[str], source: TableSource) -> None:
 
 def _require_file(path: str) -> None:
     if not files_at(path):
-        raise DataMissing(f"source: there is no file {path}")
+        variable = unreplaced(path)
+        raise DataMissing(f"source: there is no file {path}{variable and f'; {variable}'}")
 
 
 @contextmanager
@@ -1412,7 +1413,7 @@ def _decimals(texts: Any, name: str) -> Any:
                 "would round; write NULL for them in a view, or CAST the column to DOUBLE PRECISION"
             )
         return pc.cast(texts, pa.float64())
-    whole, scale = (max(sizes) for sizes in zip(*filter(None, found), (1, 0), strict=True))
+    whole, scale = (max(sizes) for sizes in zip(*filter(None, found), (0, 0), strict=True))
     if whole + scale > _DIGITS:
         raise ValueError(
             f"column {name}: a decimal of {whole + scale} digits; at most {_DIGITS} are read; in a view, CAST it to "
@@ -1428,7 +1429,7 @@ def _digits(texts: Any) -> tuple[int, int] | None:
 
     if pc.any(pc.match_substring_regex(texts, "[A-Za-z]")).as_py():
         return None
-    digits = pc.replace_substring_regex(texts, r"^-", "")
+    digits = pc.replace_substring_regex(texts, r"^-?0*", "")
     behind = pc.max(pc.utf8_length(pc.replace_substring_regex(digits, r"^[0-9]*\.?", ""))).as_py()
     before = pc.max(pc.utf8_length(pc.replace_substring_regex(digits, r"\..*$", ""))).as_py()
     return before or 0, behind or 0

@@ -70,6 +70,7 @@ from fedactors.validation import (
     read_text,
     read_tree,
     shown,
+    unreplaced,
 )
 
 IMAGE_FOLDERS = ("shape", "peak", "mean", "deviation")
@@ -482,6 +483,8 @@ def load_states(path: Path) -> tuple[dict[str, str], dict[str, str]]:
         for key, locations in found.items() if isinstance(party, dict) else ():
             if key in party and not (isinstance(party[key], str) and party[key]):
                 raise BadInput(f"parties.{name}.{key}: {shown(party[key])} is not allowed: give a text")
+            if key == "checkpoint_dir" and (variable := unreplaced(party.get(key, ""), path.parent)):
+                raise BadInput(f"parties.{name}.{key}: {shown(party[key])} is not allowed: {variable}")
             if key in party:
                 locations[name] = party[key]
     folders = {name: _state_location(location, path.parent) for name, location in found["checkpoint_dir"].items()}

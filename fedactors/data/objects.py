@@ -562,6 +562,8 @@ def _arrow_table(value: Any, asked: Collection[str]) -> pa.Table | None:
             if kind.kind == "O" and str(kind) == "object":
                 _refuse_changed(f"column {column}", kept.iloc[:, position])
                 _refuse_steps(f"column {column}", kept.iloc[:, position])
+        swapped = {name: kind for name, kind in kept.dtypes.items() if getattr(kind, "isnative", True) is False}
+        kept = kept.astype({name: kind.newbyteorder("=") for name, kind in swapped.items()}) if swapped else kept
         return pa.Table.from_pandas(kept, preserve_index=False)
     if package == "polars" and hasattr(value, "collect"):
         value = value.collect()
@@ -577,10 +579,10 @@ def _arrow_table(value: Any, asked: Collection[str]) -> pa.Table | None:
     for name in ("to_arrow_table", "fetch_arrow_table", "__arrow_c_stream__"):
         if hasattr(value, name):
             return pa.table(value) if name == "__arrow_c_stream__" else getattr(value, name)()
+    if getattr(getattr(value, "dtype", None), "names", None) and value.ndim == 1:
+        return pa.table({field: _column(value[field]) for field in value.dtype.names})
     if hasattr(value, "__array__") or hasattr(value, "detach"):
         matrix = _array(value)
-        if matrix.dtype.names and matrix.ndim == 1:
-            return pa.table({field: _array(matrix[field]) for field in matrix.dtype.names})
         if matrix.ndim == 2:
             return pa.table({f"c{index}": matrix[:, index] for index in range(matrix.shape[1])})
         raise ValueError(f"an array of {matrix.ndim} dimensions; a matrix or a structured array is needed")
@@ -590,8 +592,9 @@ def _arrow_table(value: Any, asked: Collection[str]) -> pa.Table | None:
 def _odd_column(value: Any) -> str:
     """Return what to say of the first column of which Arrow makes none; empty: it makes one of each."""
     is_frame = hasattr(value, "iloc") and hasattr(value, "columns")
-    if isinstance(value, Mapping):
-        columns = list(value.items())
+    fields = getattr(getattr(value, "dtype", None), "names", None) or ()
+    if isinstance(value, Mapping) or fields:
+        columns = [(name, value[name]) for name in fields or value]
     elif is_frame:
         columns = [(name, value.iloc[:, position]) for position, name in enumerate(value.columns)]
     else:
@@ -613,7 +616,8 @@ def _odd_column(value: Any) -> str:
                     "alike, as .astype(str) or pandas.to_numeric does"
                 )
             remedy = next((advice for start, advice in _REMEDIES.items() if kind.startswith(start)), "")
-            return f"column {name}: {first_line(error)}{remedy or _OTHER_REMEDY}"
+            told = first_line(error).rstrip(".")
+            return f"column {name}: {told}{'' if '; give ' in told else remedy or _OTHER_REMEDY}"
     return ""
 
 
@@ -718,7 +722,10 @@ def _array(value: Any) -> Any:
     """Return an array, a tensor, a series or a list as a numpy array, or as it is where Arrow takes it."""
     if hasattr(value, "detach"):
         if getattr(value, "is_meta", False):
-            raise ValueError("a tensor of the device meta, which has no values")
+            raise ValueError("a tensor of the device meta, which has no values; give one of the CPU")
+        if value.is_nested or value.is_quantized or str(value.layout) != "torch.strided":
+            dense = "dequantize" if value.is_quantized else "to_padded_tensor" if value.is_nested else "to_dense"
+            raise ValueError(f"a tensor that is not dense; give what .{dense}() makes of it")
         return value.numpy(force=True)
     if isinstance(value, np.ma.MaskedArray) and np.ma.getmaskarray(value).any():
         raise ValueError("an array with masked values; give columns by name, or fill them")

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.data.alignment.ids import Alignment
-from fedactors.data.columns import SEVERAL, FittedColumn, Id, Preprocessing, kind_of, without_values
+from fedactors.data.columns import SEVERAL, FittedColumn, Id, Preprocessing, kind_of, tell_unlike, without_values
 from fedactors.data.values import CsvFormat, IdRule, blocks_of, hold_unseen, taken
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import IGNORED, Task
@@ -548,6 +548,10 @@ def prepare(
     )
 
 
+_MOST_COMPARED = 1 << 16
+"""Rows to predict whose means are compared with training's."""
+
+
 def prepare_like(block: PartyBlock, trained: Preprocessing) -> Float32:
     """Return rows that were loaded after training as the model sees them (N, D).
 
@@ -562,6 +566,11 @@ def prepare_like(block: PartyBlock, trained: Preprocessing) -> Float32:
             f"({', '.join([*(f'{n!r} is unknown' for n in others[:3]), *(f'{n!r} is absent' for n in lacking[:3])])})"
         )
     made = trained.finished(block.features, np.arange(len(block.features)))
+    usable = np.setdiff1d(np.arange(min(len(made), _MOST_COMPARED)), list(block.unusable))
+    measured = np.flatnonzero((trained.mean != 0) | (trained.deviation != 1))
+    names = [trained.feature_names[number] for number in measured]
+    rows = block.features[usable][:, measured]
+    tell_unlike(names, np.stack([trained.mean, trained.deviation])[:, measured], rows, block.origin)
     made[list(block.unusable)] = 0
     return made
 

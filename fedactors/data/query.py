@@ -58,6 +58,12 @@ class NotASelectError(QueryError):
     """The SQL text holds something other than one SELECT (or a UNION of SELECTs)."""
 
 
+def _quoting(sql: str) -> str:
+    """Return how names are quoted, where they are as in MySQL or SQL Server."""
+    found = re.search(r"`(\w[^`]*)`|(?<![\w\])])\[([A-Za-z_]\w*)\]", sql)
+    return "" if found is None else f'; names are quoted so: "{found[1] or found[2]}", not {found[0]}'
+
+
 def parse_select(sql: str) -> Any:
     """Return sqlglot's tree of one SELECT, or of a UNION or the like of SELECTs.
 
@@ -76,11 +82,13 @@ def parse_select(sql: str) -> Any:
     except sqlglot.errors.ParseError as error:
         first = error.errors[0] if error.errors else {}
         what = str(first.get("description", error)).partition(" but got <Token")[0].splitlines()[0]
-        what = re.sub(r"<class '[\w.]*?(\w+)'>", r"\1", what)
+        what = re.sub(r"<class '[\w.]*?(\w+)'>", r"\1", what) + _quoting(sql)
         raise QuerySyntaxError(what, int(first.get("line") or 1), int(first.get("col") or 1)) from None
     except sqlglot.errors.SqlglotError as error:
         line = sql.count("\n") + 1
-        raise QuerySyntaxError(str(error).splitlines()[0], line, len(sql.splitlines()[-1]) + 1) from None
+        raise QuerySyntaxError(
+            str(error).splitlines()[0] + _quoting(sql), line, len(sql.splitlines()[-1]) + 1
+        ) from None
     statements = [tree for tree in found if tree is not None and not isinstance(tree, exp.Semicolon)]
     if len(statements) != 1:
         raise NotASelectError(f"sql: exactly one SELECT is needed, {len(statements)} statements were given")

@@ -79,6 +79,7 @@ from fedactors.validation import (
     opened,
     reading,
     suggested,
+    unreplaced,
 )
 
 _MOST_SHOWN = 40
@@ -1024,6 +1025,7 @@ def _read_parts(
         is_folder = os.path.isdir(where)
         what = "holds no file of a table" if is_folder else "is not a file"
         hint = "; files of several names are given by a pattern, such as part-*.csv" if is_folder else ""
+        hint = hint or (f"; {variable}" if (variable := unreplaced(where)) else "")
         raise BadInput(f"{party}: path: {address_of(where) or where} {what}{hint}")
     parts: list[Any] = []
     kinds, present = dict[str, Path](), list[str]()

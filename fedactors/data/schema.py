@@ -26,7 +26,7 @@ from fedactors.data.values import CsvFormat, IdRule
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import Task as TargetTask
 from fedactors.runtime.snapshots import is_held
-from fedactors.validation import address_of, library_address, path_of, shown, without_password
+from fedactors.validation import address_of, library_address, path_of, shown, unreplaced, without_password
 
 T = TypeVar("T", bound="Table")
 ON_HOST = "a location on the party's host"
@@ -83,6 +83,8 @@ class Table:
         if address := library_address(given, f"{self.where}.{key}", self.folder):
             return address
         if address_of(given):
+            if variable := unreplaced(given):
+                raise BadInput(f"{self.where}.{key}: {shown(given)} is not allowed: {variable}")
             return without_password(given, f"{self.where}.{key}")
         return str(path_of(given, f"{self.where}.{key}", self.folder))
 

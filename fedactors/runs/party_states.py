@@ -27,6 +27,7 @@ from typing import Any
 
 from fedactors.errors import BadInput
 from fedactors.runs.storage import PRIVATE_FILE, Store, disk_errors, is_remote, local_path, read_plain, write_atomic
+from fedactors.validation import unreplaced
 
 _REFERENCE = b"fedactors state elsewhere\n"
 _CLEAR, _SEALED = b"fedactors-state-clear-1\n", b"fedactors-state-aes-1\n"
@@ -55,6 +56,8 @@ class StateLocation:
     def __post_init__(self) -> None:
         if not self.where.strip():
             raise BadInput(f"--checkpoint-dir: {self.party}={self.where} is not allowed: it names no place")
+        if variable := unreplaced(self.where):
+            raise BadInput(f"--checkpoint-dir: {self.party}={self.where} is not allowed: {variable}")
         kind, _, name = (self.key or "env:x").partition(":")
         if kind not in ("file", "env") or not name:
             raise BadInput(

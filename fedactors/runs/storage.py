@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from fedactors.errors import BadInput
-from fedactors.validation import without_password
+from fedactors.validation import unreplaced, without_password
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FLUSH_BYTES = 64 * 1024
@@ -53,6 +53,8 @@ def local_path(text: str | os.PathLike[str], field: str = "--out") -> Path:
         raise BadInput(f"{field}: {shown!r} is not allowed: {error}") from None
     except OSError as error:
         raise BadInput(f"{field}: {shown!r} is not allowed: {error.strerror}") from None
+    if variable := unreplaced(path):
+        raise BadInput(f"{field}: {shown!r} is not allowed: {variable}")
     return path
 
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedactors.actors.context import Work, derived_seed
@@ -108,7 +109,7 @@ class GraphClient(ProtectedClient):
 
     state: ClassVar[tuple[str, ...]] = (
         "parameters", "moments", "best", "releases", "local_secret", "num_changes", "feature_factor", "num_features",
-        "class_names", "names",
+        "class_names", "names", "feature_moments",
         *SecureSummand.state,
     )  # fmt: skip
 
@@ -135,6 +136,8 @@ class GraphClient(ProtectedClient):
         self.feature_factor = 1.0
         """What the own features were multiplied by, for predictions on others."""
         self.num_features = 0
+        self.feature_moments: NDArray[np.float64] | None = None
+        """Means and deviations of the own features (2, F); None: noise must hide them."""
         self.class_names: tuple[str, ...] = ()
         self.num_changes = 0
         """Of the parameters so far."""
@@ -154,6 +157,10 @@ class GraphClient(ProtectedClient):
         self.feature_factor = self._local.factor
         check_degrees(config, self._local)
         self.num_features = self._local.features_NF.shape[1]
+        if not config.noise_multiplier:
+            self.feature_moments = np.stack(
+                [one(self._local.features_NF, axis=0, dtype=np.float64) for one in (np.mean, np.std)]
+            )
         self.class_names = self._local.nodes.class_names
         self._network = Network.of(config, self.num_features, self._local.num_classes, self._position)
         backbones.check_layers(self._network, [0])

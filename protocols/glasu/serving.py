@@ -24,7 +24,7 @@ from fedactors.actors.context import Work
 from fedactors.actors.groups import ActorGroup
 from fedactors.actors.remote import DRIVER, SERVER, remote
 from fedactors.data.alignment.nodes import NewShare, align_nodes, load_new_nodes
-from fedactors.data.columns import Preprocessing
+from fedactors.data.columns import Preprocessing, tell_unlike
 from fedactors.data.layouts.graph import GraphTables, GraphTablesPart, NewGraph
 from fedactors.data.new_rows import ActorState, Listing, NoPart, Predicted, PredictOrder, StoredState, actor_state
 from fedactors.errors import BadInput, Refused
@@ -103,6 +103,9 @@ class PredictingClient(ProtectedClient):
                 f"features of {self.name}: {num_features} columns are not allowed: the model was trained on "
                 f"{state['num_features']}"
             )
+        if (moments := state["feature_moments"]) is not None and self._share is None:  # tables tell it themselves
+            names = [f"column {number}" for number in range(num_features)]
+            tell_unlike(names, moments, local.features_NF, f"features of {self.name}")
 
     async def _load_new(self, part: NewGraphPart | GraphTablesPart) -> NewGraph:
         if not isinstance(part, GraphTablesPart):
@@ -275,9 +278,10 @@ def predictors(config: GlasuConfig) -> Mapping[str, type]:
 
 def _known(state: ActorState) -> ActorState:
     """Return a client's state, if it says which parties trained the model, and what its classes are called."""
-    if "names" not in state or "class_names" not in state:
+    if not {"names", "class_names", "feature_moments"} <= set(state):
         raise BadInput(
-            "the model was trained by an earlier version, which kept no names of parties and classes: train again"
+            "the model was trained by an earlier version, which kept no names of parties and classes, or no means of "
+            "features: train again"
         )
     return state
 

@@ -1,11 +1,24 @@
-"""What public reports of people's real files asked for: where each is held, and kinds that no other file holds."""
+"""What public reports of people's real files asked for, on inputs of their kinds that are made here.
+
+Others hold the kinds of `test_image_folders`, `test_exact_values` (forms of files, numbers, labels and dates) and
+`test_exact_queries` (keys and filters); `test_given_cases` reads the reports' files themselves, where they are.
+"""
 
 from __future__ import annotations
 
-import ast
+import asyncio
+import contextlib
+import csv
 import datetime
+import decimal
 import json
 import logging
+import sqlite3
+import subprocess
+import sys
+import time
+import unicodedata
+import uuid
 from pathlib import Path
 
 import duckdb
@@ -16,62 +29,23 @@ import pyarrow.parquet as pq
 import pytest
 
 import fedactors
+from fedactors.cli.main import main
 from fedactors.data.checks import check_data, edits_of
 from fedactors.data.databases import TableSource
 from fedactors.data.description import load_description
 from fedactors.data.layouts.relational import compared_keys
 from fedactors.data.objects import table_of
 from fedactors.data.readers import read_columns
+from fedactors.data.sources import FileSource
 from fedactors.data.values import CsvFormat
-from fedactors.errors import BadInput
+from fedactors.errors import BadInput, DataMissing
 from fedactors.runtime.snapshots import digests_of_files
 from tests.data.test_checks import edited, write_csv
 
-TEST_OF = {
-    "01-float-ids": "data/test_exact_values.py::test_an_id_is_the_same_text_whatever_its_type",
-    "02-unicode-ids": "data/test_exact_values.py::test_ids_of_several_columns_and_rules",
-    "04-blank-lines": "data/test_messy_files.py::test_is_read_as_it_is_meant",
-    "06-two-key-columns": "data/test_exact_values.py::test_ids_of_several_columns_and_rules",
-    "08-row-over-1MB": "data/test_exact_values.py::test_a_row_of_more_than_a_megabyte_is_read",
-    "09-png-16-bit": "data/test_image_folders.py::test_whatever_holds_the_same_greys_is_the_same_sample",
-    "11-sqlite-view": "data/test_exact_queries.py::test_sqlite_has_the_kinds_of_its_values",
-    "12-leading-zero-keys": "data/test_exact_queries.py::test_keys_of_csv_files_are_texts_to_texts_and_numbers_to_numbers",  # noqa: E501
-    "14-stale-ray-address": "runtime/ray/test_real_cluster.py::test_auto_is_the_cluster_that_was_started_last_and_told_where_it_is_gone",  # noqa: E501
-    "18-uci-no-header": "data/test_cases.py::test_the_check_answers_what_a_file_is_like",
-    "19-mixed-dates": "data/test_exact_values.py::test_dates_of_several_formats_in_their_order",
-    "21-parquet-types": "data/test_cases.py::test_types_of_parquet_are_told_with_what_can_be_done",
-    "22-encodings": "data/test_exact_values.py::test_advice_for_a_file_of_another_dialect_works",
-    "23-file-endings": "data/test_exact_values.py::test_a_file_is_what_its_content_is",
-    "24-epoch-seconds": "data/test_exact_values.py::test_seconds_since_1970_keep_their_minutes_until_their_mean_is_off",
-    "26-sql-dialects": "data/test_exact_queries.py::test_what_a_query_may_not_have_is_named_before_its_tables_are",
-    "28-label-forms": "data/test_exact_values.py::test_a_label_may_have_a_rule",
-    "29-number-forms": "data/test_exact_values.py::test_what_is_no_number_is_none_in_training_nor_in_prediction",
-    "31-inf-nan-huge": "data/test_cases.py::test_the_check_answers_what_a_file_is_like",
-    "32-image-modes": "data/test_image_folders.py::test_images_that_would_be_others_are_refused_with_file_and_reason",
-    "34-predict-other-shape": "data/test_columns.py::test_one_row_that_cannot_be_used_is_told_and_no_other_suffers",
-    "39-wide-5000": "data/test_cases.py::test_one_rule_answers_many_columns",
-    "41-pandas-index": "data/test_checks.py::test_what_pandas_calls_an_index_is_no_feature_and_is_told",
-    "42-query-csv-forms": "data/test_cases.py::test_a_query_reads_csv_as_any_layout_does",
-    "43-places": "data/test_cases.py::test_files_are_found_wherever_they_are",
-    "46-unscaled-horizontal": "data/test_cases.py::test_a_class_that_is_never_predicted_is_told",
-    "47-in-a-notebook": "data/test_objects.py::test_objects_in_a_running_loop",
-    "50-long-number-keys": "data/test_exact_queries.py::test_keys_that_are_long_numbers_are_exact_in_every_source",
-    "51-filters-of-databases": "data/test_exact_queries.py::test_a_filter_keeps_the_rows_that_duckdb_keeps",
-}
-"""By report, a test of its kind."""
 ROWS = 60
 IDS = [f"c{row:03d}" for row in range(ROWS)]
 NOISE = [f"{np.random.default_rng(row).uniform():.4f}" for row in range(ROWS)]
 LABELS = [row % 2 for row in range(ROWS)]
-
-
-@pytest.mark.parametrize("case", TEST_OF)
-def test_each_report_has_a_test_of_its_kind(case):
-    file, _, name = TEST_OF[case].partition("::")
-    path = Path(__file__).parents[1] / file
-    assert path.is_file(), path
-    functions = {one.name for one in ast.walk(ast.parse(path.read_text())) if isinstance(one, ast.FunctionDef)}
-    assert not name or name in functions
 
 
 def described(folder, shop, *, bank="", text=None, rules=""):
@@ -382,6 +356,79 @@ def test_what_is_nowhere_is_named(tmp_path, path, words):
         load_description(described(tmp_path, path)).part("shop").load()
     assert words in str(refused.value)
     assert "secret" not in str(refused.value)
+
+
+WITH_PATH = {
+    "vertical": '[parties.bank]\npath = "bank.csv"\nlabel = "y"\n[parties.shop]\npath = {path}\n',
+    "a view": '[parties.bank]\npath = "bank.csv"\nlabel = "y"\n[parties.shop]\ntables = {{ t = {path} }}\n'
+    'sql = "SELECT * FROM t"\n',
+    "horizontal": 'layout = "horizontal"\ntest = {path}\nclasses = [0, 1]\n[parties.a]\npath = "bank.csv"\n'
+    'label = "y"\n[parties.b]\npath = "shop.csv"\nlabel = "y"\n',
+    "relational": 'layout = "relational"\nlabel = "t.y"\nsql = "SELECT t.y, u.v FROM t JOIN u ON t.id = u.id"\n'
+    '[parties.t]\npath = "bank.csv"\n[parties.u]\npath = {path}\n',
+    "graph-tables": 'layout = "graph-tables"\n[parties.bank]\npath = "bank.csv"\nid = "id"\nlabel = "y"\n'
+    'edges = {path}\n[parties.shop]\npath = "shop.csv"\nid = "id"\nedges = "edges.csv"\n',
+    "sparse": 'layout = "graph-tables"\n[parties.bank]\npath = "bank.csv"\nid = "id"\nlabel = "y"\nedges = "e.csv"\n'
+    '[parties.shop]\npath = "shop.csv"\nid = "id"\nedges = "edges.csv"\nsparse = {path}\n',
+    "a key of checkpoints": '[parties.bank]\npath = "bank.csv"\nlabel = "y"\n[parties.shop]\npath = "shop.csv"\n'
+    "checkpoint_dir = {path}\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ["$HOME/x.csv", "${HOME}/x.csv", "data/$UNSET_HERE.csv", "s3://$BUCKET/x.csv"])
+@pytest.mark.parametrize("layout", WITH_PATH)
+def test_a_variable_in_a_path_is_refused_in_every_layout(tmp_path, layout, path, capsys):
+    write_csv(tmp_path / "bank.csv", id=IDS, age=NOISE, y=LABELS)
+    write_csv(tmp_path / "shop.csv", id=IDS, v=NOISE)
+    description = tmp_path / "parties.toml"
+    description.write_text(f'[task]\ntype = "binary"\n{WITH_PATH[layout].format(path=json.dumps(path))}')
+    protocol = {"horizontal": "horizontal", "relational": "tablepuppet"}.get(
+        layout, "glasu" if layout in ("graph-tables", "sparse") else "pubsub-vfl"
+    )
+    assert main(["run", protocol, "--data", str(description), "--out", str(tmp_path / "runs")]) == 2
+    told = capsys.readouterr().err
+    assert "is not replaced by its value: write the whole path, or ~ for your home folder" in told
+    assert path in told
+    assert len([line for line in told.splitlines() if not line.startswith("reading ")]) == 1
+
+
+@pytest.mark.parametrize("key", ["file", "nodes"])
+def test_a_variable_in_the_path_of_arrays_is_refused(tmp_path, key):
+    paths = {"file": "bank.npz", "nodes": "nodes.npz"} | {key: "$HOME/x.npz"}
+    description = tmp_path / "parties.toml"
+    description.write_text(
+        f'[task]\nlayout = "graph"\nnodes = "{paths["nodes"]}"\n[parties.bank]\nfile = "{paths["file"]}"\n'
+    )
+    with pytest.raises(BadInput, match=r"\$HOME is not replaced by its value: write the whole path, or ~ "):
+        load_description(description)
+
+
+@pytest.mark.parametrize("words", [["--out", "$HOME/runs"], ["--checkpoint-dir", "shop=${HOME}/states"]])
+def test_a_variable_in_a_path_of_the_command_line_is_refused(tmp_path, monkeypatch, words, capsys):
+    monkeypatch.chdir(tmp_path)
+    path = described(tmp_path, "shop.csv", text=lines(NOISE))
+    assert main(["run", "pubsub-vfl", "--data", str(path), *words]) == 2
+    assert "is not replaced by its value" in capsys.readouterr().err
+    assert not list(tmp_path.glob("$*"))
+
+
+def test_a_variable_in_a_path_of_python_is_told_and_a_file_that_is_called_so_is_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for source in (
+        FileSource(party="shop", path="$HOME/shop.csv", task="binary", num_classes=2),
+        TableSource(kind="csv", where="$HOME/shop.csv", table="t"),
+        TableSource(kind="sqlite", where="$HOME/shop.db", table="t"),
+    ):
+        with pytest.raises((BadInput, DataMissing), match=r"\$HOME is not replaced by its value"):
+            source.load()
+    (tmp_path / "$HOME").mkdir()
+    for name in ("$HOME/shop.csv", "2024$sales.csv"):
+        path = described(tmp_path, name, text=lines(NOISE))
+        assert load_description(path).part("shop").load().ids.tolist() == IDS
+    monkeypatch.setenv("HOME", str(tmp_path))  # what the line advises
+    path = described(tmp_path, "~/shop.csv")
+    (tmp_path / "shop.csv").write_text(lines(NOISE))
+    assert load_description(path).part("shop").load().ids.tolist() == IDS
 
 
 def test_other_rows_at_an_address_or_of_a_pattern_have_another_digest(tmp_path, memory):
@@ -714,3 +761,387 @@ def test_rows_to_predict_without_an_id_are_told(tmp_path, caplog):
     run.predict(new, tmp_path / "predicted.csv")
     assert "south.csv: 1 rows to predict have no id (first in row 2)" in caplog.text
     assert "stand in the order of the file" in caplog.text
+
+
+# --- the reports, from the file to the run ----------------------------------------------------------------------------
+
+D = decimal.Decimal
+PEOPLE = 240
+DRAWN = np.random.default_rng(11)
+INCOME, ORDERS = DRAWN.normal(30, 8, PEOPLE).round(2), DRAWN.integers(0, 40, PEOPLE)
+GOOD = (ORDERS - INCOME + DRAWN.normal(0, 4, PEOPLE) > -10).astype(int)
+NAMES = [f"c{row:04d}" for row in range(PEOPLE)]
+
+
+def shops(folder, *, bank_ids=NAMES, shop_ids=NAMES, bank='id = "id"', shop='id = "id"', **columns):
+    """Write a bank with labels and a shop that explains them; the shop has further columns."""
+    write_csv(folder / "bank.csv", id=bank_ids, income=INCOME, y=GOOD)
+    write_csv(folder / "shop.csv", id=shop_ids, orders=ORDERS, **columns)
+    path = folder / "parties.toml"
+    path.write_text(
+        f'[task]\ntype = "binary"\nalignment = "psi"\n[parties.bank]\npath = "bank.csv"\nlabel = "y"\n{bank}\n'
+        f'[parties.shop]\npath = "shop.csv"\n{shop}\n'
+    )
+    return path
+
+
+def trained(path, **settings):
+    return fedactors.simulate("pubsub-vfl", path, **{"num_epochs": 3, "batch_size": 32, **settings})
+
+
+def used(run):
+    """Return how many rows of the label party are used, of all."""
+    note = next((note for note in run.summary.extra["notes"] if "rows are used" in note), f"bank: {PEOPLE} of")
+    return int(note.split()[1])
+
+
+@pytest.mark.slow
+def test_numbers_as_ids_meet_however_they_are_written(tmp_path):
+    numbers = range(100_037, 100_037 + PEOPLE)
+    path = shops(tmp_path, bank_ids=list(numbers), shop_ids=[f"{one}.0" for one in numbers])
+    run = trained(path)
+    assert used(run) == PEOPLE
+    assert run.summary.metrics["test/auc"] > 0.9
+
+
+@pytest.mark.slow
+def test_names_as_ids_meet_whatever_their_unicode_form(tmp_path):
+    names = [f"{'Zoë' if row % 2 else 'Ｋim'} {row}" for row in range(PEOPLE)]
+    forms = [[unicodedata.normalize(form, one) for one in names] for form in ("NFC", "NFKD")]
+    run = trained(shops(tmp_path, bank_ids=forms[0], shop_ids=forms[1]))
+    assert used(run) == PEOPLE // 2
+    assert any('id_rules = ["nfkc"]' in note for note in run.summary.extra["notes"])
+    rules = 'id = "id"\nid_rules = ["nfkc"]'
+    assert used(trained(shops(tmp_path, bank_ids=forms[0], shop_ids=forms[1], bank=rules, shop=rules))) == PEOPLE
+
+
+@pytest.mark.slow
+def test_blank_lines_are_no_rows(tmp_path):
+    path = shops(tmp_path)
+    text = (tmp_path / "shop.csv").read_text().splitlines()
+    (tmp_path / "shop.csv").write_text("\n\n".join(text[:20]) + "\n" + "\n".join(text[20:]) + "\n\n   \n")
+    assert used(trained(path)) == PEOPLE
+
+
+@pytest.mark.slow
+def test_ids_of_two_columns_meet(tmp_path):
+    keys = {"branch": [row % 7 for row in range(PEOPLE)], "account": [row // 7 for row in range(PEOPLE)]}
+    both = 'id = ["branch", "account"]\nfeatures = {}'
+    path = shops(tmp_path, bank=both.format('["income"]'), shop=both.format('["orders"]'), **keys)
+    write_csv(tmp_path / "bank.csv", income=INCOME, y=GOOD, **keys)
+    assert used(trained(path)) == PEOPLE
+
+
+@pytest.mark.slow
+def test_a_process_ends_after_a_row_of_more_than_a_megabyte_that_is_cut(tmp_path):
+    wide = ",".join(["0.25"] * 400_000)
+    (tmp_path / "shop.csv").write_text(f"id,{','.join(f'g{one}' for one in range(400_000))}\n1,{wide}\n2,{wide},7\n")
+    code = (
+        "from pathlib import Path\nfrom fedactors.data.readers import read_columns\n"
+        f"read_columns(Path({str(tmp_path / 'shop.csv')!r}), 'shop', wanted=None)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "line 3 has 400002 fields, the header 400001" in done.stderr
+
+
+@pytest.mark.slow
+def test_few_rows_are_refused_with_a_setting_that_trains(tmp_path):
+    write_csv(tmp_path / "bank.csv", id=NAMES[:18], income=INCOME[:18], y=[row % 2 for row in range(18)])
+    write_csv(tmp_path / "shop.csv", id=NAMES[:18], orders=ORDERS[:18])
+    path = tmp_path / "parties.toml"
+    path.write_text(
+        '[task]\ntype = "binary"\nsplit = "stratified"\n[parties.bank]\npath = "bank.csv"\nid = "id"\nlabel = "y"\n'
+        '[parties.shop]\npath = "shop.csv"\nid = "id"\n'
+    )
+    settings = {"batch_size": 4, "validation_fraction": 0.3}
+    advice = r"at least 10 \(min_aligned_rows\); align more rows, or set min_aligned_rows=\d+ if all parties agree"
+    with pytest.raises(Exception, match=advice) as few:
+        trained(path, **settings)
+    fewest = int(str(few.value).partition("set min_aligned_rows=")[2].split()[0])
+    assert trained(path, min_aligned_rows=fewest, **settings).summary.metrics
+
+
+@pytest.mark.slow
+def test_a_ratio_that_a_view_of_sqlite_computes_is_a_number(tmp_path):
+    with contextlib.closing(sqlite3.connect(tmp_path / "shop.db")) as base:
+        base.execute("CREATE TABLE raw (id TEXT, returned INTEGER, orders INTEGER)")
+        base.executemany("INSERT INTO raw VALUES (?, ?, ?)", zip(NAMES, GOOD.tolist(), ORDERS.tolist(), strict=True))
+        base.execute("CREATE VIEW orders AS SELECT id, 1.0 * returned / (orders + 1) AS rate FROM raw")
+        base.commit()
+    write_csv(tmp_path / "bank.csv", id=NAMES, income=INCOME, y=GOOD)
+    path = tmp_path / "parties.toml"
+    path.write_text(
+        '[task]\ntype = "binary"\nlayout = "relational"\nlabel = "b.y"\n'
+        'sql = "SELECT b.y, b.income, s.rate FROM b JOIN s ON b.id = s.id"\n'
+        '[parties.bank]\npath = "bank.csv"\ntable = "b"\n'
+        '[parties.shop]\npath = "shop.db"\nkind = "sqlite"\ntable = "s"\nsource_table = "orders"\n'
+    )
+    source = TableSource(kind="sqlite", where=str(tmp_path / "shop.db"), table="orders")
+    assert source.describe() == {"id": "text", "rate": "float"}
+    assert source.load().column("rate").to_pylist() == (GOOD / (ORDERS + 1)).tolist()
+    assert joined_rows(fedactors.simulate("tablepuppet", path, num_rounds=2)) == PEOPLE
+
+
+def joined_rows(run):
+    return run.summary.extra["joined_rows"] + run.summary.extra["joined_test_rows"]
+
+
+def queried(folder, sql, *, orders, areas, named="", kinds=("csv", "csv"), **task):
+    """Write two tables of a query over them."""
+    path = folder / "parties.toml"
+    for name, columns, kind in (("orders", orders, kinds[0]), ("areas", areas, kinds[1])):
+        if kind == "csv":
+            write_csv(folder / f"{name}.csv", **columns)
+        else:
+            pq.write_table(pa.table(columns), folder / f"{name}.parquet")
+    keys = "".join(f"{key} = {json.dumps(value)}\n" for key, value in task.items())
+    path.write_text(
+        f"[task]\ntype = \"binary\"\nlayout = \"relational\"\nlabel = \"o.y\"\n{keys}sql = '''{sql}'''\n"
+        f'[parties.shop]\npath = "orders.{kinds[0]}"\ntable = "orders"\n{named}'
+        f'[parties.state]\npath = "areas.{kinds[1]}"\ntable = "areas"\n'
+    )
+    return path
+
+
+JOIN = "SELECT o.y, o.amount, a.rate FROM orders o JOIN areas a ON o.zip = a.zip"
+
+
+@pytest.mark.slow
+def test_codes_with_zeros_in_front_join_those_that_have_none(tmp_path):
+    codes = ["00501", *(str(10_000 + 37 * one) for one in range(39))]
+    orders = {"zip": [codes[row % 40] for row in range(PEOPLE)], "amount": INCOME, "y": GOOD}
+    path = queried(tmp_path, JOIN, orders=orders, areas={"zip": codes[1:], "rate": NOISE[:39]})
+    assert joined_rows(fedactors.simulate("tablepuppet", path, num_rounds=2)) == PEOPLE - 6
+
+
+@pytest.mark.slow
+def test_long_numbers_join_one_to_one_and_in_columns_of_other_types(tmp_path):
+    keys = [89_430_100_000_000_000_000 + one for one in range(PEOPLE)]
+    orders = {"zip": [decimal.Decimal(one) for one in keys], "amount": INCOME, "y": GOOD}
+    for kinds in (("parquet", "csv"), ("csv", "csv"), ("parquet", "parquet")):
+        areas = {"zip": orders["zip"] if kinds[1] == "parquet" else keys, "rate": INCOME}
+        given = orders if kinds[0] == "parquet" else orders | {"zip": keys}
+        path = queried(tmp_path, JOIN, orders=given, areas=areas, kinds=kinds)
+        assert joined_rows(fedactors.simulate("tablepuppet", path, num_rounds=1)) == PEOPLE, kinds
+
+
+QUERIES = {
+    "comments and case": "-- all\nselect o.Y, o.AMOUNT, a.rate /* x */ FROM orders AS o, areas a WHERE o.zip = a.zip",
+    "USING": "SELECT o.y, o.amount, a.rate FROM orders o JOIN areas a USING (zip)",
+    "WITH": "WITH big AS (SELECT * FROM orders WHERE amount > 30) SELECT o.y, o.amount, a.rate FROM big o JOIN areas a "
+    "ON o.zip = a.zip",
+    "TRIM": "SELECT o.y, o.amount, a.rate FROM orders o JOIN areas a ON TRIM(o.zip) = TRIM(a.zip)",
+    "CAST": "SELECT o.y, o.amount, a.rate FROM orders o JOIN areas a ON CAST(o.n AS VARCHAR) = CAST(a.n AS VARCHAR)",
+    "BETWEEN": f"{JOIN} WHERE o.amount BETWEEN 20 AND 31.5",
+    "ILIKE": f"{JOIN} WHERE a.zip ILIKE 'Z1%'",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", QUERIES)
+def test_a_query_as_people_write_it_joins_the_rows_of_duckdb(tmp_path, kind):
+    numbers = [row % 40 for row in range(PEOPLE)]
+    zips = [f"z{one}{' ' * (one % 2)}" for one in range(40)]
+    orders = {"zip": [zips[one].strip() for one in numbers], "n": numbers, "amount": INCOME, "y": GOOD}
+    areas = {"zip": zips if kind == "TRIM" else [one.strip() for one in zips], "n": range(40), "rate": NOISE[:40]}
+    path = queried(tmp_path, QUERIES[kind], orders=orders, areas=areas)
+    with duckdb.connect() as base:
+        for name, columns in (("orders", orders), ("areas", areas)):
+            base.register(name, pa.table({key: list(values) for key, values in columns.items()}))
+        right = len(base.execute(QUERIES[kind]).fetchall())
+    assert 0 < right < PEOPLE or kind in ("comments and case", "USING", "TRIM", "CAST")
+    assert joined_rows(fedactors.simulate("tablepuppet", path, num_rounds=1)) == right
+
+
+FILTERS = {
+    "name LIKE 'S%'": "TEXT", "name = 'x'": "TEXT COLLATE NOCASE", "CAST(x AS INTEGER) = 2": "TEXT",
+    "seen >= '2024-01-02'": "TEXT", "name > 'T'": "TEXT",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", FILTERS)
+def test_a_filter_keeps_in_sqlite_what_duckdb_keeps(tmp_path, where):
+    names = ["S1", "s1", "x", "X", "Tz", "ta", "ß"]
+    rows = [(row, names[row % 7], row % 9 / 2 + 0.5, f"2024-01-0{1 + row % 3} 0{row % 4}:00:00") for row in range(90)]
+    with contextlib.closing(sqlite3.connect(tmp_path / "a.db")) as base:
+        base.execute(f"CREATE TABLE t (row INTEGER, name {FILTERS[where]}, x REAL, seen TIMESTAMP)")
+        base.executemany("INSERT INTO t VALUES (?, ?, ?, ?)", rows)
+        base.commit()
+        others = base.execute(f"SELECT row FROM t WHERE {where}").fetchall()
+    source = TableSource(kind="sqlite", where=str(tmp_path / "a.db"), table="t")
+    with duckdb.connect() as base:
+        base.register("t", source.load())
+        right = [row for (row,) in base.execute(f"SELECT row FROM t WHERE {where} ORDER BY row").fetchall()]
+    found = sorted(source.load(["row"], where=where).column("row").to_pylist())
+    assert found == right
+    assert (sorted(row for (row,) in others) != right) is ("> 'T'" not in where and "seen" not in where)
+
+
+def adult(folder, text, written):
+    """Write the files of two clients and of the test, and how they are written."""
+    for name in ("a", "b", "test"):
+        (folder / f"{name}.data").write_text(text)
+    path = folder / "parties.toml"
+    parties = "".join(f'[parties.{one}]\npath = "{one}.data"\nlabel = "income"\n{written}\n' for one in "ab")
+    path.write_text(
+        '[task]\ntype = "binary"\nlayout = "horizontal"\ntest = "test.data"\nclasses = ["<=50K", ">50K"]\n'
+        f'columns = {{ work = {{ type = "categorical", categories = ["Private", "State-gov"] }} }}\n{parties}'
+    )
+    return path
+
+
+@pytest.mark.slow
+def test_a_file_without_names_and_with_blanks_is_read_as_its_refusals_say(tmp_path):
+    rows = [
+        f"{20 + row % 50}, {['Private', 'State-gov'][row % 2]}, {income:g}, {['<=50K', '>50K'][good]}"
+        for row, (income, good) in enumerate(zip(INCOME, GOOD, strict=True))
+    ]
+    bare = "\n".join(rows) + "\n"
+    with pytest.raises(BadInput, match=r"name all in their order: csv = . names ="):
+        fedactors.simulate("horizontal", adult(tmp_path, bare, ""), num_rounds=1)
+    named = 'csv = { names = ["age", "work", "hours", "income"] }'
+    with pytest.raises(BadInput, match=r"csv = . trim = true ."):
+        fedactors.simulate("horizontal", adult(tmp_path, bare, named), num_rounds=1)
+    path = adult(tmp_path, bare, 'csv = { names = ["age", "work", "hours", "income"], trim = true }')
+    block = load_description(path).client(0).load()
+    assert block.labels.tolist() == GOOD.tolist()
+    assert block.features[:, -1].tolist() == pytest.approx(INCOME.tolist())
+    assert fedactors.simulate("horizontal", path, num_rounds=1).summary.metrics
+
+
+@pytest.mark.parametrize("zones", ["in all", "in none"])
+def test_a_moment_with_a_zone_beside_one_without_is_refused_with_remedies_that_work(tmp_path, zones):
+    moments = ["2023-01-01T00:00:00" if row % 2 else "2023-01-01 07:00:00+02:00" for row in range(PEOPLE)]
+    rule = 'id = "id"\ncolumns = { last = { type = "datetime", parts = ["hour"] } }'
+    path = shops(tmp_path, shop=rule, last=moments)
+    told = (
+        r"shop: .*shop.csv: column last: '2023-01-01 07:00:00\+02:00' names a time zone, and '2023-01-01T00:00:00' none"
+        r"; name it in all of them, such as Z for UTC, or in none$"
+    )
+    with pytest.raises(BadInput, match=told):
+        trained(path)
+    assert any("column last: " in one.line and one.level == "error" for one in check_data(path))
+    mended = [one if "+" in one else f"{one}Z" for one in moments] if zones == "in all" else [o[:19] for o in moments]
+    path = shops(tmp_path, shop=rule, last=mended)
+    assert not [one for one in check_data(path) if one.level == "error"]
+    block = load_description(path).part("shop").load()
+    first = block.features[:, list(block.feature_names).index("last (hour, cosine)")]
+    right = [5, 0] if zones == "in all" else [7, 0]  # of UTC
+    assert first[:2].tolist() == pytest.approx(np.cos(2 * np.pi * np.array(right) / 24).tolist(), abs=1e-6)
+
+
+IDS_OF_TYPES = {
+    "binary": pa.array([b"c0", b"c1"], pa.binary()),
+    "decimals": pa.array([D(10**20), D(10**20 + 1)], pa.decimal128(38)),
+    "uuid": pa.array([uuid.UUID(int=1).bytes, uuid.UUID(int=2).bytes], pa.uuid()),
+    "moments": pa.array([datetime.datetime(2024, 1, 1), datetime.datetime(2024, 1, 1, 1)], pa.timestamp("us")),
+}  # fmt: skip
+TEXTS_OF_TYPES = {
+    "binary": ["c0", "c1"], "decimals": [str(10**20), str(10**20 + 1)],
+    "uuid": [str(uuid.UUID(int=1)), str(uuid.UUID(int=2))],
+    "moments": ["2024-01-01", "2024-01-01 01:00:00"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", IDS_OF_TYPES)
+def test_ids_of_any_type_are_the_texts_that_a_csv_file_has(tmp_path, kind):
+    pq.write_table(pa.table({"id": IDS_OF_TYPES[kind], "v": [0.5, 1.5]}), tmp_path / "shop.parquet")
+    write_csv(tmp_path / "shop.csv", id=TEXTS_OF_TYPES[kind], v=[0.5, 1.5])
+    found = [load_description(described(tmp_path, name)).part("shop").load() for name in ("shop.parquet", "shop.csv")]
+    assert found[0].ids.tolist() == found[1].ids.tolist() == TEXTS_OF_TYPES[kind]
+
+
+@pytest.mark.slow
+def test_seconds_since_1970_are_learnt_from_as_those_since_another_day(tmp_path):
+    seen = DRAWN.integers(0, 60, PEOPLE)
+    label = (seen + DRAWN.normal(0, 5, PEOPLE) > 30).astype(int)
+    found = []
+    for offset in (0, 1_700_000_000):
+        path = shops(tmp_path, seen=seen + offset)
+        write_csv(tmp_path / "bank.csv", id=NAMES, income=INCOME, y=label)
+        run = trained(path, num_epochs=12, learning_rate=0.01)
+        found.append(run.summary.metrics["test/auc"])
+        told = [note for note in run.summary.extra["notes"] if "single precision merges values such as" in note]
+        assert len(told) == (offset > 0)
+    assert min(found) > 0.9
+
+
+HUGE_VALUES = {"infinite": "inf", "beyond single precision": "-1e300", "beyond double precision": "1e400"}
+
+
+@pytest.mark.parametrize("rule", ["", ', missing = "indicator"'])
+@pytest.mark.parametrize("kind", HUGE_VALUES)
+def test_numbers_that_are_infinite_are_refused_with_a_range_that_reads_them(tmp_path, kind, rule):
+    values = [HUGE_VALUES[kind] if row % 40 == 3 else row % 7 for row in range(PEOPLE)]
+    given = f'id = "id"\ncolumns = {{ v = {{ type = "numeric"{rule} }} }}'
+    path = shops(tmp_path, shop=given, v=values)
+    with pytest.raises(
+        BadInput, match=r"column v: 6 values are infinite.* say under columns what to clip them to"
+    ) as told:
+        trained(path)
+    assert 'missing = "indicator"' not in str(told.value)
+    after = edited(path)
+    assert 'scaling = "range"' in edits_of(check_data(path))
+    assert not [one for one in check_data(after) if one.level == "error"]
+    block = load_description(after).part("shop").load()
+    assert block.features[3, 1] == (0 if values[3].startswith("-") else 1)
+
+
+@pytest.mark.slow
+def test_new_rows_of_another_shape_are_predicted_or_have_a_reason(tmp_path, caplog):
+    regions = [["north", "south"][row % 2] for row in range(PEOPLE)]
+    path = shops(tmp_path, bank='id = "id"\ncategorical = ["region"]')
+    write_csv(tmp_path / "bank.csv", id=NAMES, income=INCOME, region=regions, y=GOOD)
+    run = trained(path)
+    changed = [*INCOME[:20].tolist(), "", "3_000", 41]
+    odd = ["west", *regions[1:22], ""]
+    write_csv(tmp_path / "bank.csv", region=odd, more=range(23), id=NAMES[:23], income=changed)
+    run.predict(path, tmp_path / "out.csv")
+    with open(tmp_path / "out.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    reasons = {row["id"]: row["reason"] for row in rows if row["reason"]}
+    assert reasons == {
+        NAMES[20]: "income: missing", NAMES[21]: "income: '3_000' is no number", NAMES[22]: "region: missing",
+    }  # fmt: skip
+    assert all(bool(row["prediction"]) is not bool(row["reason"]) for row in rows)
+    assert "1 of 23 rows hold categories that training did not see, such as 'west'" in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Unnamed: 0", "__index_level_0__"])
+def test_an_index_of_pandas_is_no_feature(tmp_path, name):
+    order = np.argsort(GOOD, kind="stable")
+    path = shops(tmp_path)
+    noise = DRAWN.random(PEOPLE)
+    write_csv(tmp_path / "bank.csv", id=[NAMES[row] for row in order], income=noise, y=GOOD[order])
+    write_csv(tmp_path / "shop.csv", **{name: range(PEOPLE)}, id=[NAMES[row] for row in order], noise=noise)
+    with pytest.raises(
+        BadInput, match=r"is called as pandas calls an index, which counts rows; list the other columns"
+    ):
+        trained(path)
+    edit = edits_of(check_data(path))
+    assert edit == '[parties.shop]\nfeatures = ["noise"]'
+    path.write_text(path.read_text().replace(*([f"{edit.splitlines()[0]}\n", f"{edit}\n"])))
+    assert load_description(path).part("shop").load().feature_names == ("noise",)
+    assert trained(path).summary.metrics["test/auc"] < 0.75
+
+
+@pytest.mark.slow
+def test_a_run_in_a_running_loop_trains(tmp_path):
+    async def cell():
+        return trained(shops(tmp_path))
+
+    assert asyncio.run(cell()).summary.metrics["test/auc"] > 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "auto", "ray://127.0.0.1:1", "http://127.0.0.1:1"])
+def test_an_address_of_a_cluster_that_is_gone_is_one_line_that_says_who_gave_it(tmp_path, monkeypatch, capsys, address):
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    start = time.monotonic()
+    assert main(["run", "pubsub-vfl", "--data", str(shops(tmp_path)), "--out", str(tmp_path / "runs")]) == 2
+    (told,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fedactors: ")]
+    assert "RAY_ADDRESS" in told
+    assert time.monotonic() - start < 60

@@ -327,3 +327,78 @@ def test_objects_are_checked_as_files_are() -> None:
     bank = {"id": shop["id"], "w": [float(row * row) for row in range(60)]}
     data = fedactors.vertical({"shop": shop, "bank": bank}, id="id", label=("shop", "y"))
     assert "every value is 1" in str(fedactors.check_data(data))
+
+
+# --- graphs in arrays -------------------------------------------------------------------------------------------------
+
+
+def arrays(folder, names=("bank", "shop"), scales=(1.0, 50.0), seed=0, **changed):
+    """Write a graph of two parties with as many columns each, whose edges join nodes of one class more often."""
+    draw = np.random.default_rng(seed)
+    labels = draw.integers(0, 3, 120)
+    parts = np.array_split(draw.permutation(120), 3)
+    np.savez(folder / "nodes.npz", labels=labels, train=parts[0], validation=parts[1], test=parts[2])
+    for name, scale in zip(names, scales, strict=True):
+        pairs = draw.integers(0, 120, (2, 2000))
+        kept = (labels[pairs[0]] == labels[pairs[1]]) | (draw.random(2000) < 0.3)
+        features = scale * (10 + draw.normal(size=(120, 4)) + labels[:, None])
+        np.savez(folder / f"{name}.npz", **{"edges": pairs[:, kept], "features": features, **changed.get(name, {})})
+    path = folder / "graph.toml"
+    parties = "".join(
+        f'[parties.{one}]\nfile = "{name}.npz"\n' for one, name in zip(("bank", "shop"), names, strict=True)
+    )
+    path.write_text(f'[task]\nlayout = "graph"\nnodes = "nodes.npz"\n{parties}')
+    return path, labels
+
+
+def test_arrays_of_a_graph_are_looked_at_by_the_check_and_in_a_run(tmp_path):
+    path, labels = arrays(tmp_path)
+    assert check_data(path) == []
+    found = {name: dict(np.load(tmp_path / f"{name}.npz")) for name in ("bank", "shop")}
+    odd = {
+        "its features are those of bank, number by number": {"features": found["bank"]["features"]},
+        "2 of 4 columns of features have one value, such as column 1": {
+            "features": found["shop"]["features"] * [1.0, 0.0, 1.0, 0.0]
+        },
+        "column 2 of features tells the class of every node: is it the label?": {
+            "features": np.insert(found["shop"]["features"], 2, 7 - labels, axis=1)
+        },
+        "does it number the nodes as the labels do?": {
+            "edges": np.random.default_rng(3).permutation(120)[found["shop"]["edges"]]
+        },
+    }
+    for told, changed in odd.items():
+        path, _ = arrays(tmp_path, shop=changed)
+        (one,) = check_data(path)
+        assert told in one.text
+        assert (one.party, one.level) == ("shop", "warning")
+        assert [one.line] == warnings_of(load_description(path))
+    assert cli.main(["data", "check", str(path)]) == 0
+    notes = fedactors.simulate("glasu", path, num_clients=2, num_rounds=1, hidden_size=4).summary.extra["notes"]
+    assert any("number the nodes as the labels do" in note for note in notes)
+
+
+def test_swapped_arrays_of_one_width_are_told_where_they_are_far_from_those_trained_on(tmp_path, caplog):
+    path, _ = arrays(tmp_path)
+    run = fedactors.simulate("glasu", path, num_clients=2, num_rounds=1, hidden_size=4)
+    for names, seed in ((("bank", "shop"), 1), (("shop", "bank"), 1)):
+        caplog.clear()
+        new, _ = arrays(tmp_path, seed=seed)
+        parties = "".join(
+            f'[parties.{one}]\nfile = "{name}.npz"\n' for one, name in zip(("bank", "shop"), names, strict=True)
+        )
+        new.write_text(f'[task]\nlayout = "graph"\nnodes = "nodes.npz"\n{parties}')
+        run.predict(new, tmp_path / "predicted.csv")
+        told = [line for line in caplog.messages if "is more than 5 deviations from training's" in line]
+        assert len(told) == (0 if names[0] == "bank" else 2)
+    assert any(line.startswith("features of bank: the mean of 4 of 4 columns") for line in told)
+
+
+@pytest.mark.parametrize(("factor", "columns"), [(1, 0), (100, 1)])
+def test_rows_to_predict_in_another_unit_are_told_to_their_party(described, tmp_path, caplog, factor, columns):
+    run = fedactors.simulate("pubsub-vfl", described(), num_epochs=1, batch_size=16, validation_fraction=0.3)
+    write_csv(tmp_path / "shop.csv", id=IDS, noise=[f"{factor * float(text):.4f}" for text in NOISE])
+    run.predict(tmp_path / "parties.toml", tmp_path / "predicted.csv")
+    told = [line for line in caplog.messages if "deviations from training's, such as noise" in line]
+    assert len(told) == columns
+    assert all("shop.csv: the mean of 1 of 1 columns is more than 5" in line for line in told)

@@ -18,7 +18,7 @@ import pytest
 from fedactors.data.databases import SourceError, TableSource, in_memory
 from fedactors.data.join import EmptyJoinError, hash_rows, table_mapping
 from fedactors.data.layouts.relational import read_rows
-from fedactors.data.query import KeyTypeError, UnsupportedQueryError, make_plan, named_tables, parse_query
+from fedactors.data.query import KeyTypeError, QueryError, UnsupportedQueryError, make_plan, named_tables, parse_query
 from fedactors.data.values import exact_texts
 from fedactors.errors import BadInput
 from tests.databases import fill_postgres
@@ -355,3 +355,17 @@ def test_keys_that_may_stand_for_several_values_are_refused():
 def test_what_a_query_may_not_have_is_named_before_its_tables_are(sql, said):
     with pytest.raises(UnsupportedQueryError, match=said):
         named_tables(sql)
+
+
+@pytest.mark.parametrize(
+    ("sql", "written"),
+    [
+        ("SELECT a.`order`, b.y FROM a JOIN b ON a.k = b.k", ("`order`", '"order"')),
+        ("SELECT a.x, b.y FROM [a] JOIN b ON a.k = b.k", ("[a]", '"a"')),
+    ],
+)
+def test_names_in_quotes_of_other_databases_are_told_with_those_of_this_one(sql, written):
+    with pytest.raises(QueryError, match=r"sql: line 1, column \d+") as told:
+        named_tables(sql)
+    assert f"names are quoted so: {written[1]}, not {written[0]}" in str(told.value)
+    assert named_tables(sql.replace(*written)) == ("a", "b")

@@ -616,3 +616,42 @@ def test_whole_numbers_of_128_bits_are_refused_with_casts_that_work(kind):
     for cast, right in ((polars.Int64, [2**63 - 1, 5]), (polars.String, [str(2**63 - 1), "5"])):
         assert table_of(wide.cast(cast), "bank").column("x").to_pylist() == right
     assert table_of(wide.cast(polars.Float64), "bank").column("x").to_pylist() == [float(2**63 - 1), 5.0]
+
+
+def test_structured_arrays_with_masks_and_of_another_byte_order_are_read():
+    masked = np.ma.array([(1, 2.5), (3, 4.5)], mask=[(0, 1), (0, 0)], dtype=[("id", ">i8"), ("x", "f8")])
+    assert table_of(masked, "bank").to_pydict() == {"id": [1, 3], "x": [None, 4.5]}
+    swapped = pd.DataFrame({"id": np.array([2**60 + 1, 7], ">i8"), "x": np.array([0.1, -0.0], ">f4"), "t": ["a", "b"]})
+    whole = table_of(swapped, "bank").to_pydict()
+    assert whole == {"id": [2**60 + 1, 7], "x": [pytest.approx(0.1), 0.0], "t": ["a", "b"]}
+
+
+DENSE = {
+    "to_dense": lambda: torch.tensor([0.0, 2.0]).to_sparse(),
+    "to_padded_tensor": lambda: torch.nested.nested_tensor([torch.tensor([1.0]), torch.tensor([1.0, 2.0])]),
+    "dequantize": lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:.*quant")
+@pytest.mark.parametrize("how", DENSE)
+def test_tensors_that_are_not_dense_are_refused_with_what_makes_them_so(how):
+    tensor = DENSE[how]()
+    with pytest.raises(
+        BadInput, match=rf"bank: builtins.dict: column x: a tensor .* give what \.{how}\(\) makes"
+    ) as told:
+        table_of({"x": tensor}, "bank")
+    assert str(told.value).count("; give") == 1
+    if how != "to_padded_tensor":
+        right = getattr(tensor, how)()
+        assert table_of({"x": right}, "bank").column("x").to_pylist() == pytest.approx(right.tolist())
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [(("x", [("a", "i4")]), "column x: .*give one number"), (("x", "f4", (3,)), "column x: .*give one number"),
+     (("x", "g"), "column x: .*give float64")],
+)  # fmt: skip
+def test_fields_of_a_structured_array_that_are_no_columns_are_named(field, words):
+    with pytest.raises(BadInput, match=words):
+        table_of(np.zeros(2, dtype=[("id", "i8"), field]), "bank")

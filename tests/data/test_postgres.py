@@ -1,6 +1,7 @@
 """What a PostgreSQL catalogue has beside tables, and values as COPY writes them, on a real server."""
 
 import datetime
+import decimal
 import math
 
 import pyarrow as pa
@@ -104,6 +105,17 @@ def test_values_arrive_as_they_are(postgres, monkeypatch):
     assert again["s"].num_chunks > 1
     assert str(again.to_pylist()) == str(whole.to_pylist())
     assert [row["n"] for row in source(postgres, "shop.odd").load(["n"]).to_pylist()] == [1, None, -2, 3]
+
+
+def test_decimals_of_as_many_digits_as_are_read_have_no_digit_more_for_a_zero(postgres):
+    digits = "12345678901234567890123456789012345678"
+    execute(
+        postgres,
+        SETUP + f"CREATE TABLE shop.small (x NUMERIC(38, 38)); INSERT INTO shop.small VALUES (0.{digits}), (-0.5), (0)",
+    )
+    found = source(postgres, "shop.small").load().column("x")
+    assert found.type == pa.decimal128(38, 38)
+    assert found.to_pylist() == [decimal.Decimal(f"0.{digits}"), decimal.Decimal("-0.5"), 0]
 
 
 def test_bits_are_names_and_no_numbers(postgres):

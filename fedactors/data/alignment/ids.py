@@ -217,11 +217,15 @@ def check_number(
     num_aligned = len(rows) if num_table_rows is None else min(len(rows), num_table_rows)
     if num_aligned < fewest:
         said = f"aligns {num_aligned} rows of {actor.name}; approved: at least {fewest} (min_aligned_rows)"
-        raise Refused(actor.caller, said)
+        raise Refused(actor.caller, said + _fewer(num_aligned))
     if (trained := num_train()) < fewest:
         said = f"has {trained} rows of {actor.name} trained on; approved: at least {fewest} (min_aligned_rows)"
-        raise Refused(actor.caller, said)
+        raise Refused(actor.caller, said + _fewer(trained))
     return rows
+
+
+def _fewer(count: int) -> str:
+    return f"; align more rows, or set min_aligned_rows={count} if all parties agree" if count else ""
 
 
 async def align(

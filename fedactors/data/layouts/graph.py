@@ -26,8 +26,10 @@ Shapes: N nodes (of tables: shared ones), E edges, F features of one client.
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -336,6 +338,61 @@ class UserGraph:
     def part(self, party: str) -> GraphFiles:
         """Return what the actor of `party` is built with."""
         return self.parts[self.parties.index(party)]
+
+
+_FEW = 20
+"""Nodes, or edges, of which nothing is said that chance may make."""
+
+
+def odd_arrays(blocks: Mapping[str, GraphBlock]) -> Iterator[tuple[str, str]]:
+    """Yield what is odd with the arrays of parties, with the party's name: none of them is wrong by itself."""
+    for party, block in blocks.items():
+        known = np.unique(np.concatenate([block.train, block.validation, block.test]))
+        if len(block.features) != block.num_nodes or np.any((known < 0) | (known >= block.num_nodes)):
+            continue  # which the protocol refuses
+        yield from ((party, told) for told in _odd_features(block, known))
+        if told := _odd_edges(block, known):
+            yield party, told
+    for (one, first), (other, second) in itertools.combinations(blocks.items(), 2):
+        if np.array_equal(first.features, second.features):
+            yield other, f"its features are those of {one}, number by number: is one the file of the other?"
+
+
+def _odd_features(block: GraphBlock, known: Index) -> Iterator[str]:
+    features_NF, labels_n = block.features, block.labels[known]
+    if not len(features_NF):
+        return
+    constant = np.flatnonzero(features_NF.min(axis=0) == features_NF.max(axis=0))
+    if len(constant):
+        told = f"{len(constant)} of {features_NF.shape[1]} columns of features have one value, such as column"
+        yield f"{told} {constant[0]}: they tell a model nothing"
+    if len(known) < _FEW:
+        return
+    order = known[np.argsort(labels_n, kind="stable")]
+    starts = np.flatnonzero(np.diff(block.labels[order], prepend=-1))
+    low_CF = np.minimum.reduceat(features_NF[order], starts, axis=0)
+    is_one = (low_CF == np.maximum.reduceat(features_NF[order], starts, axis=0)).all(axis=0)
+    for column in np.flatnonzero(is_one & (np.diff(np.sort(low_CF, axis=0), axis=0) > 0).all(axis=0)):
+        yield f"column {column} of features tells the class of every node: is it the label?"
+
+
+def _odd_edges(block: GraphBlock, known: Index) -> str:
+    """Return what to say of edges that join nodes as chance would."""
+    is_known = np.zeros(block.num_nodes, np.bool_)
+    is_known[known] = True
+    sources = np.repeat(np.arange(block.num_nodes), np.diff(block.indptr))
+    between = is_known[sources] & is_known[block.indices]
+    ends = block.labels[sources[between]], block.labels[block.indices[between]]
+    if len(ends[0]) < 2 * _FEW:
+        return ""
+    share = float((ends[0] == ends[1]).mean())
+    chance = float(((np.bincount(ends[0]) / len(ends[0])) ** 2).sum())
+    if abs(share - chance) > 2 * math.sqrt(chance * (1 - chance) / (len(ends[0]) / 2)):
+        return ""
+    return (
+        f"{share:.0%} of its edges join nodes of one class, as chance does ({chance:.0%}): does it number the nodes as "
+        "the labels do?"
+    )
 
 
 def read_nodes(path: Path) -> NodeSplit:
