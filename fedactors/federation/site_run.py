@@ -95,6 +95,7 @@ from fedactors.federation.session import (
 )
 from fedactors.federation.site_folder import (
     ANY,
+    NOTHING,
     Amount,
     DataName,
     RunLimits,
@@ -759,6 +760,8 @@ class PrivacyBudget:
         self._actors = actors
         self._refuse = refuse
         self._taken: dict[str, Amount] = {}
+        self._has_left = False
+        """Whether an actor was about to release something when it was last measured."""
         self._is_planned = False
         """Whether what the settings release was found to be within what was announced."""
         self._refused: Refused | None = None
@@ -831,6 +834,7 @@ class PrivacyBudget:
             if self._measured >= asked:
                 return
             measured, found = self._asked, await self._actors.account(me)
+            self._has_left = self._has_left or any(isinstance(one, Released) for one in found)
             lines = recorded(found)
             if not any(isinstance(one, Unaccounted) for one in found):  # else nothing has left
                 self._settle(me, lines)
@@ -857,13 +861,15 @@ class PrivacyBudget:
     def charged(self, status: str, *, was_open: bool) -> dict[str, Amount]:
         """Return what counts against the budget: what was measured, and of a run that broke off all it announced.
 
-        More than it announced has not left. A run whose plan was refused takes what it had taken by then. With a
-        journal what is charged when the site comes back holds what was charged before.
+        More than it announced has not left. A run whose plan was refused takes what it had taken by then, and one that
+        broke off before anything left takes nothing. With a journal what is charged when the site comes back holds what
+        was charged before.
         """
         if self._announced is None or not was_open:
             return {}
         was_refused = self._refused is not None and bool(self._taken) and not self._is_planned
-        is_known = status == "finished" or (self.is_exact and bool(self._taken)) or was_refused
+        took_nothing = self._proposal.purpose == "train" and not self._has_left and in_all(self._taken) == NOTHING
+        is_known = status == "finished" or (self.is_exact and bool(self._taken)) or was_refused or took_nothing
         return self._taken if is_known else {ANY: self._announced}
 
 
