@@ -95,7 +95,6 @@ from fedactors.federation.session import (
 )
 from fedactors.federation.site_folder import (
     ANY,
-    NOTHING,
     Amount,
     DataName,
     RunLimits,
@@ -760,8 +759,6 @@ class PrivacyBudget:
         self._actors = actors
         self._refuse = refuse
         self._taken: dict[str, Amount] = {}
-        self._has_left = False
-        """Whether an actor was about to release something when it was last measured."""
         self._is_planned = False
         """Whether what the settings release was found to be within what was announced."""
         self._refused: Refused | None = None
@@ -774,6 +771,21 @@ class PrivacyBudget:
     def is_counted(self) -> bool:
         """Whether the run takes of a budget."""
         return self._announced is not None
+
+    async def check_plan(self) -> None:
+        """Refuse, before the run is on record and takes anything, what its settings release beyond what it announced.
+
+        Actors that have no account yet are asked again when something is about to leave.
+
+        Raises:
+            Refused: they do.
+        """
+        if self._announced is None:
+            return
+        async with self.measuring:
+            found = await self._actors.account(self._folder.name)
+        if plan := [one.record for one in found if isinstance(one, Planned)]:
+            self._settle(self._folder.name, plan, is_plan=True)
 
     def open(self) -> None:
         """Put the run on record, before anything can leave."""
@@ -834,7 +846,6 @@ class PrivacyBudget:
             if self._measured >= asked:
                 return
             measured, found = self._asked, await self._actors.account(me)
-            self._has_left = self._has_left or any(isinstance(one, Released) for one in found)
             lines = recorded(found)
             if not any(isinstance(one, Unaccounted) for one in found):  # else nothing has left
                 self._settle(me, lines)
@@ -861,15 +872,13 @@ class PrivacyBudget:
     def charged(self, status: str, *, was_open: bool) -> dict[str, Amount]:
         """Return what counts against the budget: what was measured, and of a run that broke off all it announced.
 
-        More than it announced has not left. A run whose plan was refused takes what it had taken by then, and one that
-        broke off before anything left takes nothing. With a journal what is charged when the site comes back holds what
-        was charged before.
+        More than it announced has not left. A run whose plan was refused takes what it had taken by then. With a
+        journal what is charged when the site comes back holds what was charged before.
         """
         if self._announced is None or not was_open:
             return {}
         was_refused = self._refused is not None and bool(self._taken) and not self._is_planned
-        took_nothing = self._proposal.purpose == "train" and not self._has_left and in_all(self._taken) == NOTHING
-        is_known = status == "finished" or (self.is_exact and bool(self._taken)) or was_refused or took_nothing
+        is_known = status == "finished" or (self.is_exact and bool(self._taken)) or was_refused
         return self._taken if is_known else {ANY: self._announced}
 
 
@@ -1020,6 +1029,8 @@ class SiteRun:
                 if self.is_return:  # from here on it leaves anew what a restart forgets: `num_returns` counts it
                     first = first_of(self._folder, self.proposal).run
                     self._folder.audit.add("reopened", run=self.proposal.run, first=first)
+                else:
+                    await self._spending.check_plan()
                 self._spending.open()
                 self.life, start = Life.OPEN, time.time()
                 self._is_open.set()

@@ -496,8 +496,8 @@ def _copy_of(module: nn.Module, name: str) -> nn.Module:
     for called, parameter in module.named_parameters():
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
             raise BadInput(
-                f"model: {name} is not allowed: its parameter {called!r} has a hook, which copies lose; give a function "
-                "that makes the module and registers the hook"
+                f"model: {name} is not allowed: its parameter {called!r} has a hook, which copies lose; give a "
+                "function that makes the module and registers the hook"
             )
     try:
         return copy.deepcopy(module)

@@ -111,7 +111,7 @@ def check_model(spec: ModelSpec, *, split: bool = False, num_arguments: int = 1)
         with fork_draws(0):
             output = train_mode(module)(*[x] * num_arguments)
     except Exception as error:
-        kinds = "" if "dtype" not in str(error) else "; parameters and samples are float32 here: leave casts out of forward"
+        kinds = "; parameters and samples are float32 here: leave casts out of forward" if "dtype" in str(error) else ""
         said = f"given {_BATCH} samples of shape {spec.inputs} it fails: {_line(error)}{kinds}"
         raise BadInput(f"{where}: {said}") from error
     needed = (_BATCH, *spec.output_shape)
@@ -122,8 +122,8 @@ def check_model(spec: ModelSpec, *, split: bool = False, num_arguments: int = 1)
         owner = changed[0].rpartition(".")[0]
         names = tuple(name.rpartition(".")[2] for name in changed if name.rpartition(".")[0] == owner)
         raise BadInput(
-            f"{where}: buffer {changed[0]!r} changes while it trains, and clients would not share it; declare it in the "
-            f"class of its module, shared_buffers = {names}, or with the module: "
+            f"{where}: buffer {changed[0]!r} changes while it trains, and clients would not share it; declare it in "
+            f"the class of its module, shared_buffers = {names}, or with the module: "
             f"module.get_submodule({owner!r}).shared_buffers = {names}"
         )
     if not output.requires_grad:
@@ -209,8 +209,8 @@ def _check_entries(module: torch.nn.Module, where: str, split: bool) -> None:
     for name, parameter in named.items():
         if parameter.requires_grad and id(parameter) not in travelling:  # in a copy of a ScriptModule, for instance
             raise BadInput(
-                f"{where}: parameter {name!r} is trained, and the state dict has another tensor for it; give a function "
-                "that makes the module"
+                f"{where}: parameter {name!r} is trained, and the state dict has another tensor for it; give a "
+                "function that makes the module"
             )
     spans = sorted((*_span(value), name) for name, value in named.items() if value.numel())
     for (_, end, one), (start, _, other) in itertools.pairwise(spans):

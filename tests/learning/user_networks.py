@@ -319,7 +319,7 @@ def complex_by_parts(inputs, outputs):
     return Complex(inputs, outputs, by_parts=True)
 
 
-class Rotated(nn.Module):
+class Turned(nn.Module):
     """Constants that are complex, as those of rotary positions."""
 
     def __init__(self, inputs, outputs):
