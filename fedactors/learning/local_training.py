@@ -467,7 +467,9 @@ class _Workspace:
         """Give the numbers of the parameters that get a gradient, when one has been computed."""
         found: set[int] = set()
         hooks = [
-            parameter.register_post_accumulate_grad_hook(lambda _, number=number: found.add(number))
+            parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                lambda _, number=number: found.add(number)
+            )
             for number, parameter in enumerate(self._parameters)
         ]
         try:
