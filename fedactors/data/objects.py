@@ -395,6 +395,13 @@ def _task(
     where = " and ".join(paths)
     whole = Column(column, _of_one_type(labels, column, where))
     names, _ = named_classes(whole, rule, where)
+    rows = sum(map(len, labels))
+    is_many = 2 * len(names) > rows > _MOST_LIKELY_CLASSES and any("." in name for name in names)
+    if task and "classes" not in more and is_many and not whole.first_text():
+        raise BadInput(
+            f"{where}: label {column!r} has {len(names)} classes in {rows} rows, which are no whole numbers: give "
+            "task='regression', or list them if they are classes: classes=[...]"
+        )
     kind = task or _kind_of(whole, names, where)
     if kind == "regression" or "classes" in more or (kind == "binary" and not listed):
         return {"type": kind}

@@ -772,6 +772,21 @@ class PrivacyBudget:
         """Whether the run takes of a budget."""
         return self._announced is not None
 
+    async def check_plan(self) -> None:
+        """Refuse, before the run is on record and takes anything, what its settings release beyond what it announced.
+
+        Actors that have no account yet are asked again when something is about to leave.
+
+        Raises:
+            Refused: they do.
+        """
+        if self._announced is None:
+            return
+        async with self.measuring:
+            found = await self._actors.account(self._folder.name)
+        if plan := [one.record for one in found if isinstance(one, Planned)]:
+            self._settle(self._folder.name, plan, is_plan=True)
+
     def open(self) -> None:
         """Put the run on record, before anything can leave."""
         self._is_open = True
@@ -1031,6 +1046,8 @@ class SiteRun:
                 if self.is_return:  # from here on it leaves anew what a restart forgets: `num_returns` counts it
                     first = first_of(self._folder, self.proposal).run
                     self._folder.audit.add("reopened", run=self.proposal.run, first=first)
+                else:
+                    await self._spending.check_plan()
                 self._spending.open()
                 self.life, start = Life.OPEN, time.time()
                 self._is_open.set()

@@ -26,7 +26,7 @@ import math
 import random
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -370,7 +370,8 @@ class _Workspace:
         self._draws = is_code(spec.name) or draws(self.module)  # of a module of the user's own nobody knows
         trained = trained_slices(self.module)
         sizes = [parameter.numel() for parameter, _ in trained]
-        self._slices = [part for _, part in trained]
+        self._slices, self._sizes = [part for _, part in trained], sizes
+        self._parameters = [parameter for parameter, _ in trained]
         self._values_P = torch.cat([parameter.detach().reshape(-1) for parameter, _ in trained])
         self._gradient_P = torch.zeros_like(self._values_P)
         self._gradients = torch.split(self._gradient_P, sizes)
@@ -418,7 +419,12 @@ class _Workspace:
             for epoch in range(training.num_epochs):
                 loss_sum, total = 0.0, 0
                 for index_B in batches(num_samples, training.batch_size, order, self._smallest_batch):
-                    loss = self._backward(index_B, loss_of, training, terms_of)
+                    if num_steps or not rule.weight_decay:
+                        loss = self._backward(index_B, loss_of, training, terms_of)
+                    else:
+                        with self._used() as used:
+                            loss = self._backward(index_B, loss_of, training, terms_of)
+                        kept_P, kept = self._kept(training, set(range(len(self._sizes))) - used)
                     gradient_P = self._gradient(training, start_P, added_P, kept_P)
                     if share and self._nonlinear_P is not None:
                         if training.decays_by_loss and epoch == 0:
@@ -456,13 +462,34 @@ class _Workspace:
             losses[-1].backward()  # type: ignore[no-untyped-call]
         return losses[0] if len(losses) == 1 else torch.stack([loss.detach() for loss in losses]).sum()
 
-    def _kept(self, training: LocalTraining) -> tuple[Tensor | None, Tensor]:
-        """Return which values stay as they are, None where none do, and what they are."""
-        if training.only == "all":
+    @contextlib.contextmanager
+    def _used(self) -> Iterator[set[int]]:
+        """Give the numbers of the parameters that get a gradient, when one has been computed."""
+        found: set[int] = set()
+        hooks = [
+            parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                lambda _, number=number: found.add(number)
+            )
+            for number, parameter in enumerate(self._parameters)
+        ]
+        try:
+            yield found
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _kept(self, training: LocalTraining, unused: Collection[int] = ()) -> tuple[Tensor | None, Tensor]:
+        """Return which values stay as they are, None where none do, and what they are.
+
+        As in torch, what gets no gradient does not decay either.
+        """
+        if training.only == "all" and not unused:
             return None, self._values_P[:0]
-        local_P = local_mask(self._spec, training.local)
+        local_P = local_mask(self._spec, training.local if training.only != "all" else ())
         mask_P = torch.from_numpy(np.concatenate([local_P[part] for part in self._slices])).to(self._values_P.device)
         kept_P = ~mask_P if training.only == "local" else mask_P
+        for number in unused:
+            torch.split(kept_P, self._sizes)[number].fill_(True)
         return kept_P, self._values_P[kept_P].clone()
 
     def _gradient(

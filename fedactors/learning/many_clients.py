@@ -217,7 +217,7 @@ def _train(
                     setattr(moments, name, [moment[:still] for moment in getattr(moments, name)])
         chosen = index[step, :active]
         weight_kB = weight[step, :active]
-        losses_k, gradients = _gradients(module, training.task, values, x_N[chosen], y_N[chosen], weight_kB)
+        losses_k, gradients, unused = _gradients(module, training.task, values, x_N[chosen], y_N[chosen], weight_kB)
         if training.proximal:
             pulls = zip(gradients, values, starts, strict=True)
             gradients = [g.add(value - start[:active], alpha=training.proximal) for g, value, start in pulls]
@@ -233,7 +233,9 @@ def _train(
         kept_k = 1 - (shares_C * left_C)[:active].clamp(max=1)
         for number in decayed:
             values[number] = values[number] * kept_k.view(-1, *[1] * (values[number].ndim - 1))
-        values = list(optimizer_step(optimizer, values, gradients, moments))
+        moved = optimizer_step(optimizer, values, gradients, moments)
+        # as in torch, what gets no gradient does not decay either
+        values = [values[number] if number in unused else one for number, one in enumerate(moved)]
         counted = torch.from_numpy(step >= last_epoch[:active]).to(device)
         losses_C[:active] += losses_k * rows_TC[step, :active] * counted
         squares_C[:active] += losses_k.square()
@@ -255,8 +257,8 @@ def _train(
 
 def _gradients(
     module: nn.Module, task: Task, values: Sequence[Tensor], x_kBF: Tensor, y_kB: Tensor, weight_kB: Tensor
-) -> tuple[Tensor, list[Tensor]]:
-    """Return each client's mean loss over its own rows (k), and its gradients."""
+) -> tuple[Tensor, list[Tensor], set[int]]:
+    """Return each client's mean loss over its own rows (k), its gradients, and which parameters get none."""
     named = {name: value for name, value in module.named_parameters() if value.requires_grad}
 
     def loss(values: tuple[Tensor, ...], x_BF: Tensor, y_B: Tensor, weight_B: Tensor) -> Tensor:
@@ -266,7 +268,10 @@ def _gradients(
     leaves = tuple(value.detach().requires_grad_() for value in values)
     losses_k = vmap(loss)(leaves, x_kBF, y_kB, weight_kB)
     # clients do not touch one another: the gradient of the sum holds everybody's own
-    return losses_k.detach(), list(torch.autograd.grad(losses_k.sum(), leaves, materialize_grads=True))
+    found = torch.autograd.grad(losses_k.sum(), leaves, allow_unused=True)
+    unused = {number for number, gradient in enumerate(found) if gradient is None}
+    gradients = [torch.zeros_like(leaf) if one is None else one for leaf, one in zip(leaves, found, strict=True)]
+    return losses_k.detach(), gradients, unused
 
 
 _MODULES = threading.local()

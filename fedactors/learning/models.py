@@ -42,6 +42,7 @@ from fedactors.errors import BadInput
 from fedactors.learning.metrics import IGNORED, Task
 from fedactors.messages.codec import wire_type
 from fedactors.runtime.snapshots import is_object, object_at
+from fedactors.validation import first_line
 
 _DRAWING = threading.RLock()
 _BASE_SEED = 0
@@ -455,18 +456,25 @@ def code_name(address: str) -> str:
 def _user_model(spec: ModelSpec) -> nn.Module:
     found = find_code("model", spec.name)
     if isinstance(found, nn.Module):
-        module = copy.deepcopy(found)
+        module = _copy_of(found, code_name(spec.name))
     else:
         module = found(spec.inputs, spec.outputs) if _takes_shape(found) else found()
     if not isinstance(module, nn.Module):
         raise BadInput(f"model: {code_name(spec.name)} returned a {type(module).__name__}, not a torch.nn.Module")
-    module.register_forward_hook(_logits)
+    try:
+        module.register_forward_hook(_logits)
+    except RuntimeError:  # of a ScriptModule
+        raise BadInput(
+            f"model: {code_name(spec.name)} is not allowed: a {type(module).__name__} takes no hooks; give a "
+            "function that makes it and returns torch.nn.Sequential(module)"
+        ) from None
     for part in module.modules():
         if isinstance(part, nn.Embedding | nn.EmbeddingBag):
             part.register_forward_pre_hook(_whole_numbers)
     if hasattr(module, "get_input_embeddings"):  # of `transformers`, which computes with tokens before it looks them up
         module.register_forward_pre_hook(_whole_numbers)
-    module = module.to(device="cpu", dtype=spec.dtype)
+    # of complex constants .to(dtype) would drop the imaginary part
+    module = module.cpu().double() if spec.dtype == torch.float64 else module.cpu().float()
     if any(
         isinstance(entry, UninitializedParameter | UninitializedBuffer)
         for entry in (*module.parameters(), *module.buffers())
@@ -477,6 +485,26 @@ def _user_model(spec: ModelSpec) -> nn.Module:
         for part, mode in modes:
             part.training = mode
     return module
+
+
+def _copy_of(module: nn.Module, name: str) -> nn.Module:
+    """Return a copy of a module that a user gave.
+
+    Raises:
+        BadInput: it cannot be copied, or a copy would do something else.
+    """
+    for called, parameter in module.named_parameters():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            raise BadInput(
+                f"model: {name} is not allowed: its parameter {called!r} has a hook, which copies lose; give a "
+                "function that makes the module and registers the hook"
+            )
+    try:
+        return copy.deepcopy(module)
+    except Exception as error:
+        raise BadInput(
+            f"model: {name} is not allowed: it cannot be copied ({first_line(error)}); give a function that makes it"
+        ) from error
 
 
 def _whole_numbers(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -512,9 +540,11 @@ def _takes_shape(factory: Any) -> bool:
 
 
 def _logits(module: nn.Module, inputs: Any, output: Any) -> Any:
-    """Take the logits from what models of `transformers` return."""
+    """Take the logits from what models of `transformers` return; of a module's autocast in single precision."""
     found = getattr(output, "logits", None)
-    return found if isinstance(found, Tensor) and not isinstance(output, Tensor) else output
+    taken = found if isinstance(found, Tensor) and not isinstance(output, Tensor) else output
+    is_half = isinstance(taken, Tensor) and taken.dtype in (torch.bfloat16, torch.float16)
+    return taken.float() if is_half else taken
 
 
 def _flattened(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -23,6 +23,7 @@ import enum
 import functools
 import hashlib
 import inspect
+import itertools
 import math
 import pickle
 import platform
@@ -41,7 +42,7 @@ from torch import Tensor
 from fedactors.config import code_fields, code_named_in, is_code
 from fedactors.errors import BadInput
 from fedactors.learning.local_training import draws, user_loss
-from fedactors.learning.metrics import Task, counted
+from fedactors.learning.metrics import Task, counted, task_metrics
 from fedactors.learning.models import (
     MODEL_NAMES,
     ModelSpec,
@@ -54,7 +55,7 @@ from fedactors.learning.models import (
     instance_of,
     target_shape,
 )
-from fedactors.learning.network import Array, base_digest, statistics_of, train_mode
+from fedactors.learning.network import Array, base_digest, shared_entries, statistics_of, train_mode
 from fedactors.runtime.snapshots import OBJECT, HeldObject, hold, is_object, object_at
 
 _BATCH = 2
@@ -110,17 +111,21 @@ def check_model(spec: ModelSpec, *, split: bool = False, num_arguments: int = 1)
         with fork_draws(0):
             output = train_mode(module)(*[x] * num_arguments)
     except Exception as error:
-        raise BadInput(f"{where}: given {_BATCH} samples of shape {spec.inputs} it fails: {_line(error)}") from error
+        kinds = "; parameters and samples are float32 here: leave casts out of forward" if "dtype" in str(error) else ""
+        said = f"given {_BATCH} samples of shape {spec.inputs} it fails: {_line(error)}{kinds}"
+        raise BadInput(f"{where}: {said}") from error
     needed = (_BATCH, *spec.output_shape)
     if not isinstance(output, Tensor) or tuple(output.shape) != needed:
         shape = tuple(output.shape) if isinstance(output, Tensor) else f"a {type(output).__name__}"
         raise BadInput(f"{where}: given {_BATCH} samples of shape {spec.inputs} it returns {shape}, not {needed}")
-    for name, value in _constants(module).items():
-        if not torch.equal(value, constants[name]):
-            raise BadInput(
-                f"{where}: buffer {name!r} changes while it trains, and clients would not share it; declare it in its "
-                f"module: shared_buffers = ({name.rpartition('.')[2]!r},)"
-            )
+    if changed := [name for name, value in _constants(module).items() if not torch.equal(value, constants[name])]:
+        owner = changed[0].rpartition(".")[0]
+        names = tuple(name.rpartition(".")[2] for name in changed if name.rpartition(".")[0] == owner)
+        raise BadInput(
+            f"{where}: buffer {changed[0]!r} changes while it trains, and clients would not share it; declare it in "
+            f"the class of its module, shared_buffers = {names}, or with the module: "
+            f"module.get_submodule({owner!r}).shared_buffers = {names}"
+        )
     if not output.requires_grad:
         raise BadInput(f"{where}: what it returns does not depend on its parameters")
     _check_module_repeats(module, spec, where, num_arguments)
@@ -176,6 +181,14 @@ def _built(spec: ModelSpec, where: str) -> torch.nn.Module:
         raise
     except Exception as error:
         raise BadInput(f"{where}: called with {spec.inputs}, {spec.outputs} it fails: {_line(error)}") from error
+    for name, value in module.named_parameters():
+        if value.layout != torch.strided:
+            raise BadInput(f"{where}: parameter {name!r} is sparse; make it dense (to_dense)")
+        if value.requires_grad and value.is_complex():
+            raise BadInput(
+                f"{where}: parameter {name!r} is complex; keep torch.view_as_real of it, and take "
+                "torch.view_as_complex in forward"
+            )
     second = again.state_dict()
     for name, value in module.state_dict().items():
         if isinstance(value, Tensor) and not (name in second and torch.equal(value, second[name])):
@@ -192,6 +205,20 @@ def _check_entries(module: torch.nn.Module, where: str, split: bool) -> None:
     frozen = [name for name, parameter in named.items() if not parameter.requires_grad]
     if len(frozen) == len(named):
         raise BadInput(f"{where}: all its parameters are frozen, nothing is left to train")
+    travelling = {id(value) for value in shared_entries(module).values()}
+    for name, parameter in named.items():
+        if parameter.requires_grad and id(parameter) not in travelling:  # in a copy of a ScriptModule, for instance
+            raise BadInput(
+                f"{where}: parameter {name!r} is trained, and the state dict has another tensor for it; give a "
+                "function that makes the module"
+            )
+    spans = sorted((*_span(value), name) for name, value in named.items() if value.numel())
+    for (_, end, one), (start, _, other) in itertools.pairwise(spans):
+        if start < end:
+            raise BadInput(
+                f"{where}: parameters {one!r} and {other!r} share memory, and would part; make them one parameter: "
+                "assign the one to the other without .data"
+            )
     entries = module.state_dict().items()
     floats = {name for name, value in entries if isinstance(value, Tensor) and value.is_floating_point()}
     for prefix, part in module.named_modules():
@@ -210,6 +237,11 @@ def _check_entries(module: torch.nn.Module, where: str, split: bool) -> None:
         )
     if frozen:
         raise BadInput(f"{where} in a split network: parameter {frozen[0]!r} is frozen; all of them are trained there")
+
+
+def _span(value: Tensor) -> tuple[int, int]:
+    """Return where the memory of a tensor begins and ends."""
+    return value.data_ptr(), value.data_ptr() + value.numel() * value.element_size()
 
 
 def _check_split(module: torch.nn.Module, spec: ModelSpec, output: Tensor, where: str, num_arguments: int) -> None:
@@ -291,23 +323,32 @@ def check_loss(spec: ModelSpec, task: Task, address: str) -> None:
                 f"{where}: its parameter {name!r} would never change: only the model's are trained; put it there, or "
                 "freeze it (requires_grad_(False))"
             )
-    output_BO = torch.zeros(_BATCH, *spec.output_shape, dtype=spec.dtype)
     kind = torch.long if task in ("multiclass", "tokens") else spec.dtype
-    target_B = torch.zeros(_BATCH, *target_shape(task, spec), dtype=kind)
 
-    def value_at(level: float) -> Any:
+    def outputs_at(level: float, rows: int = _BATCH) -> Tensor:
+        return torch.full((rows, *spec.output_shape), level, dtype=spec.dtype, requires_grad=True)
+
+    def value_of(output_BO: Tensor) -> Any:
+        target_B = torch.zeros(len(output_BO), *target_shape(task, spec), dtype=kind)
         try:
-            return user_loss(address, torch.full_like(output_BO, level, requires_grad=True), target_B)
+            return user_loss(address, output_BO, target_B)
         except Exception as error:
-            said = f"given outputs {_shape_of(output_BO)} and {_BATCH} targets it fails: {_line(error)}"
+            said = f"given outputs {_shape_of(output_BO)} and {len(output_BO)} targets it fails: {_line(error)}"
             raise BadInput(f"{where}: {said}") from error
 
+    output_BO = outputs_at(0.0)
     with fork_draws(0):
-        value = value_at(0.0)
-    if not isinstance(value, Tensor) or value.ndim or not value.requires_grad:
+        value = value_of(output_BO)
+    is_scalar = isinstance(value, Tensor) and not value.ndim and value.requires_grad
+    if not is_scalar or torch.autograd.grad(value, output_BO, allow_unused=True)[0] is None:
         raise BadInput(f"{where}: it must return a scalar tensor that depends on the outputs, the mean over a batch")
     # a half is in the domain of losses of probabilities too
-    check_repeats(where, lambda number: value_at(number / 2).item(), f"{_SEEDED}, and keep nothing between calls")
+    few, twice = (value_of(outputs_at(0.5, rows)).item() for rows in (_BATCH, 2 * _BATCH))
+    if few and math.isfinite(few) and math.isclose(twice, 2 * few, rel_tol=1e-5):
+        raise BadInput(f"{where}: it adds up over a batch; return the mean over it")
+    check_repeats(
+        where, lambda number: value_of(outputs_at(number / 2)).item(), f"{_SEEDED}, and keep nothing between calls"
+    )
 
 
 def check_metric(spec: ModelSpec, task: Task, address: str) -> None:
@@ -322,11 +363,15 @@ def check_metric(spec: ModelSpec, task: Task, address: str) -> None:
     classes, rest = spec.outputs if task in ("multiclass", "tokens") else 2, target_shape(task, spec)
     target_N = (np.arange(4 * classes * math.prod(rest)) % classes).reshape(4 * classes, *rest)
 
+    where = f"metric: {code_name(address)} is not allowed"
+
     def numbers_of(number: int) -> list[float]:
         output_NO = np.random.default_rng(number).normal(size=(4 * classes, *spec.output_shape))
-        return list(user_metrics(task, target_N, output_NO, address).values())
+        found = user_metrics(task, target_N, output_NO, address)
+        if taken := next((name for name in found if name in task_metrics(task, target_N, output_NO)), None):
+            raise BadInput(f"{where}: {taken} is measured already; call yours otherwise")
+        return list(found.values())
 
-    where = f"metric: {code_name(address)} is not allowed"
     check_repeats(where, numbers_of, "make what it collects in anew each time, or give a torchmetrics object itself")
 
 
@@ -363,7 +408,13 @@ def user_metrics(task: Task, target_N: Array, output_NO: Array, address: str) ->
             raise BadInput(f"{where}: two are called {again}; let one return its number by a name: {{name: number}}")
         named |= numbers
     if wrong := next((name for name in named if not re.fullmatch(r"[\w.@-]+", name)), None):
-        raise BadInput(f"{where}: {wrong!r} is no name of a metric: use letters, digits and _")
+        raise BadInput(
+            f"{where}: {wrong!r} is no name of a metric: use letters, digits and _, or return {{name: number}}"
+        )
+    if infinite := next((name for name, number in named.items() if math.isinf(number)), None):
+        raise BadInput(
+            f"{where}: {infinite} is {named[infinite]} on {len(target_N)} rows; return nan where it is not defined"
+        )
     return named
 
 

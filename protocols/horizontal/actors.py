@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -41,7 +41,7 @@ from fedactors.learning.models import ModelSpec, num_terms
 from fedactors.learning.network import find_device, initial_vector, local_entries, local_mask
 from fedactors.learning.optimizers import check_summed_steps
 from fedactors.learning.user_models import base_of, check_base
-from fedactors.privacy.accounting import without_guarantee
+from fedactors.privacy.accounting import PrivacyRecord, without_guarantee
 from fedactors.privacy.mechanisms import add_gaussian
 from fedactors.protocols.horizontal import algorithm, client_dp, messages
 from fedactors.protocols.horizontal.algorithm import NOTHING, ServerModel
@@ -377,18 +377,24 @@ class ClientProcess(SecureSummand):
     @remote(caller=SERVER, at_most=lambda config: int(config.is_noised))
     async def account(self) -> None:
         """Write what was released, and what that guarantees, to the privacy ledger."""
+        made = self._line_of(self.num_private, self.num_trained, is_restored=self._is_restored)
+        self.record_privacy(without_guarantee(made) if self.draws_reproducibly else made)
+
+    def planned_privacy(self) -> Iterable[PrivacyRecord]:
+        """Return what all rounds release, be every client in each of them."""
+        num_rounds = self._config.num_rounds
+        if not self._config.is_noised or not hasattr(self, "_sizes"):
+            return ()
+        return [self._line_of(num_rounds, dict.fromkeys(range(len(self._sizes)), num_rounds), is_restored=False)]
+
+    def _line_of(self, num_rounds: int, num_trained: Mapping[int, int], *, is_restored: bool) -> PrivacyRecord:
+        """Return the line of the privacy ledger after so many noised sums, or so many rounds of each own client."""
         config, privacy = self._config, self._config.record_privacy
         if privacy is None:
-            made = client_dp.record(
-                config, self.party, self.num_private, is_restored=self._is_restored, is_server=False
-            )
-        else:
-            steps = max(
-                self.num_trained.get(client, 0) * privacy.num_steps(size) for client, size in enumerate(self._sizes)
-            )
-            rate, restored = privacy.sample_rate(min(self._sizes)), self._is_restored
-            made = privacy.record(self.party, "Change", rate, steps, config.delta, is_restored=restored)
-        self.record_privacy(without_guarantee(made) if self.draws_reproducibly else made)
+            return client_dp.record(config, self.party, num_rounds, is_restored=is_restored, is_server=False)
+        steps = max(num_trained.get(client, 0) * privacy.num_steps(size) for client, size in enumerate(self._sizes))
+        rate = privacy.sample_rate(min(self._sizes))
+        return privacy.record(self.party, "Change", rate, steps, config.delta, is_restored=is_restored)
 
     @remote(caller=SERVER, at_most="num_open_rounds", of="round")
     @in_turn

@@ -256,6 +256,19 @@ def test_labels_that_may_be_classes_or_numbers_are_asked_for(labels, likely):
         fedactors.vertical(given, label=("bank", "y"))
 
 
+def test_values_that_are_no_whole_numbers_are_not_classes_unless_they_are_listed():
+    x, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) / 7
+    with pytest.raises(
+        BadInput, match=r"^client-0: label 'label' has 40 classes in 40 rows, .*task='regression', or list"
+    ):
+        fedactors.horizontal([(x, y)], task="multiclass")
+    stars = np.arange(40) % 10 / 2
+    assert fedactors.horizontal([(x, stars)], task="multiclass").task["classes"][:2] == ["0", "0.5"]
+    assert fedactors.horizontal([(x, y)], task="regression").task["type"] == "regression"
+    listed = [f"{value}" for value in y]
+    assert fedactors.horizontal([(x, y)], task="multiclass", classes=listed).task["classes"] == listed
+
+
 # --- horizontal -------------------------------------------------------------------------------------------------------
 
 CLIENT_ROWS = [np.arange(NUM_ROWS)[start::4] for start in range(4)]

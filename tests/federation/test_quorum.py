@@ -120,6 +120,50 @@ def test_under_masks_and_a_budget_each_pays_for_the_rounds_that_it_answered(
         world.stop()
 
 
+def test_rounds_beyond_a_budget_are_refused_before_anything_is_taken_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world, data = hospitals(tmp_path, 3)
+    for name in world.names:
+        file = tmp_path / name / SITE
+        text = file.read_text()
+        for kind in ("patients", "cases", "cured"):
+            text = text.replace(f"[data.{kind}]\n", f"[data.{kind}]\nbudget = {{ epsilon = 20.0, delta = 1e-4 }}\n")
+        file.write_text(text)
+        world.start(name)
+
+    def train(num_rounds: int, epsilon: float) -> int:
+        budgets = [word for name in world.names for word in ("--budget", f"{name}={epsilon}:1e-5")]
+        answering = world.answer()
+        file, out = str(tmp_path / BANK / "federation.toml"), str(tmp_path / "runs")
+        flags = ["--federation", file, "--data", data, "--out", out, *budgets, "--format", "json", "--quiet"]
+        code = main(["run", "horizontal", *flags, f"num_rounds={num_rounds}", *NOISED])
+        answering.join(60)
+        return code
+
+    try:
+        assert train(60, 15) == 3
+        told = capsys.readouterr().err
+        assert "the run would take epsilon 23.3463 at delta 1e-05 by its approved settings of the budget of" in told
+        assert "had announced epsilon 15 at delta 1e-05: announce more (--budget" in told
+        for name in world.names:
+            until(lambda name=name: bool(ended(world, name)))
+            assert ended(world, name)[-1]["taken"] == {}
+        assert train(5, 5) == 0, capsys.readouterr().err
+        capsys.readouterr()
+        config = build(HorizontalConfig, dict(word.split("=") for word in ("num_rounds=5", *NOISED)))
+        for name in world.names:
+            taken = charged(config, name, 5)
+            until(lambda name=name: len(ended(world, name)) == 2)
+            assert ended(world, name)[-1]["taken"] == taken
+            assert main(["audit", *map(str, sorted((tmp_path / name / "runs").iterdir())[-1:])]) == 0
+            assert f"{taken['client'][0]:.4g}"[:4] in capsys.readouterr().out
+        assert train(40, 18) in (2, 3)
+        assert "epsilon 18 at delta 1e-05 is not allowed: " in capsys.readouterr().err
+    finally:
+        world.stop()
+
+
 def charged(config: HorizontalConfig, name: str, num_rounds: int) -> dict[str, list[float | None]]:
     """What so many rounds take of a site's budget."""
     made = client_dp.record(config, name, num_rounds, is_restored=False, is_server=False)

@@ -171,6 +171,18 @@ def drawing(outputs, targets):
     return functional.cross_entropy(outputs + torch.randn(outputs.shape, generator=ALONE), targets)
 
 
+def detached(outputs, targets):
+    return torch.tensor(1.0, requires_grad=True)
+
+
+def accuracy(outputs, targets):
+    return 0.5
+
+
+def unbounded(outputs, targets):
+    return float("inf")
+
+
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
@@ -179,6 +191,11 @@ def drawing(outputs, targets):
         ({"loss": Weighing}, "loss: Weighing is not allowed: its parameter 'weight' would never change"),
         ({"metric": Meter()}, "metric: Meter is not allowed: called again with the same it returns something else"),
         ({"loss": lambda outputs, targets: outputs}, "loss: <lambda> is not allowed: it must return a scalar"),
+        ({"loss": detached}, "loss: detached is not allowed: it must return a scalar tensor that depends"),
+        ({"loss": torch.nn.CrossEntropyLoss(reduction="sum")}, "it adds up over a batch; return the mean over it"),
+        ({"metric": accuracy}, "metric: accuracy is not allowed: accuracy is measured already; call yours otherwise"),
+        ({"metric": unbounded}, "unbounded is inf on 40 rows; return nan where it is not defined"),
+        ({"metric": lambda outputs, targets: 1.0}, r"'<lambda>' is no name of a metric: .*or return \{name"),
         ({"loss": lambda outputs: outputs.sum()}, r"given outputs \(2, 10\) and 2 targets it fails: TypeError"),
         ({"loss": "hinge"}, "loss: 'hinge' is not allowed: give auto, or package.module:function"),
         ({"loss": "no_such:loss"}, "loss: 'no_such:loss' is not allowed: no_such cannot be imported"),
@@ -188,7 +205,7 @@ def drawing(outputs, targets):
     ],
 )
 def test_a_bad_one_is_refused_before_a_run_begins(settings, line, tmp_path):
-    with pytest.raises(BadInput, match=line.replace("<lambda>", "_lambda_")):
+    with pytest.raises(BadInput, match=line.replace("<lambda> is not", "_lambda_ is not")):
         fedactors.simulate("horizontal", out=tmp_path, **settings, **SMALL)
     assert not list(tmp_path.iterdir())
 

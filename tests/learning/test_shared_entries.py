@@ -10,10 +10,11 @@ import torch
 
 import fedactors
 from fedactors.errors import BadInput
-from fedactors.learning.local_training import LocalTraining, evaluate_model, train_locally
+from fedactors.learning.local_training import LocalTraining, batches, evaluate_model, train_locally
 from fedactors.learning.many_clients import train_clients, why_not_together
 from fedactors.learning.models import ModelSpec, build_model, build_skeleton
-from fedactors.learning.network import base_digest, initial_vector, shared_entries, statistics_mask
+from fedactors.learning.network import base_digest, initial_vector, shared_entries, statistics_mask, to_vector
+from fedactors.learning.optimizers import OptimizerSpec
 from fedactors.learning.user_models import base_of, check_base, check_model
 
 HERE = "tests.learning.user_networks"
@@ -92,10 +93,30 @@ def test_batched_training_of_frozen_and_unused_parameters_equals_one_after_the_o
         assert not why_not_together(spec(name)), name
         starts = [initial_vector(spec(name), 0)] * 2
         clients = [(x[:12], y[:12]), (x[12:], y[12:])]
-        asked = {"seeds": [1, 2], "training": LocalTraining(batch_size=5)}
+        rule = OptimizerSpec(learning_rate=0.01, momentum=0.9, weight_decay=0.1)
+        asked = {"seeds": [1, 2], "training": LocalTraining(batch_size=5, optimizer=rule)}
         both = [train_clients(spec(name), starts, clients, together=one, **asked) for one in (True, False)]
         for one, other in zip(*both, strict=True):
             np.testing.assert_allclose(one.vector, other.vector, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_a_head_that_gets_no_gradient_does_not_decay_as_in_torch(optimizer):
+    x, y = rows(20)
+    start, module, order = initial_vector(spec("unused"), 0), build_model(spec("unused"), 0), np.random.default_rng(3)
+    rule = OptimizerSpec(name=optimizer, learning_rate=0.05, weight_decay=0.5)
+    training = LocalTraining(optimizer=rule, batch_size=10, num_epochs=2)
+    found = train_locally(spec("unused"), start, x, y, seed=3, training=training).vector
+    make = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[optimizer]
+    by_torch = make(module.train().parameters(), lr=0.05, weight_decay=0.5)
+    for index in [*batches(20, 10, order), *batches(20, 10, order)]:
+        by_torch.zero_grad()
+        torch.nn.functional.cross_entropy(module(torch.from_numpy(x[index])), torch.from_numpy(y[index])).backward()
+        by_torch.step()
+    np.testing.assert_allclose(found, to_vector(module), atol=1e-5)
+    assert (found[GOOD:] == start[GOOD:]).all()
+    together = train_clients(spec("unused"), [start] * 2, [(x, y)] * 2, seeds=[3, 3], training=training, together=True)
+    assert all((one.vector[GOOD:] == start[GOOD:]).all() for one in together)
 
 
 def test_another_base_is_refused_with_whose_it_is():

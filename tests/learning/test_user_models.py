@@ -3,13 +3,16 @@
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 import fedactors
 from fedactors.errors import BadInput
-from fedactors.learning.local_training import LocalTraining, train_locally
-from fedactors.learning.models import ModelSpec, build_model
-from fedactors.learning.network import Model, initial_vector, to_vector
+from fedactors.learning.local_training import LocalTraining, batches, evaluate_model, train_locally
+from fedactors.learning.models import ModelSpec, build_model, build_skeleton
+from fedactors.learning.network import Model, initial_vector, load_vector, to_vector
+from fedactors.learning.optimizers import OptimizerSpec
 from fedactors.learning.user_models import check_model
+from tests.learning.user_networks import Masked, scripted
 
 HERE = "tests.learning.user_networks"
 
@@ -68,6 +71,12 @@ def test_running_statistics_and_dropout_are_refused_in_a_split_network_only():
         ("too_wide", r"it returns \(2, 11\), not \(2, 10\)"),
         ("all_frozen", "all its parameters are frozen"),
         ("counting", r"buffer '1.seen' changes while it trains.*shared_buffers = \('seen',\)"),
+        ("spectral", r"buffer '1.parametrizations.weight.0._u' changes .*shared_buffers = \('_u', '_v'\)$"),
+        ("complex_parameter", "parameter 'filter' is complex; keep torch.view_as_real of it"),
+        ("Sparse", r"parameter 'mix' is sparse; make it dense \(to_dense\)"),
+        ("TiedByMemory", "parameters 'first.weight' and 'second.weight' share memory"),
+        ("Halving", "it fails: RuntimeError: .* parameters and samples are float32 here"),
+        ("scripted", r"takes no hooks; give a function that makes it and returns torch.nn.Sequential\(module\)"),
         ("counting_in_whole_numbers", "shared_buffers names 'seen', which would not travel"),
         ("counting_calls", "called again with the same it returns something else; draw from torch"),
         ("drawing_alone", "called again with the same it returns something else; draw from torch"),
@@ -91,6 +100,66 @@ def test_a_bad_one_is_refused_in_one_line(name, line):
 def test_what_a_module_keeps_in_a_shared_buffer_or_does_not_use_is_allowed():
     check_model(spec("counting_in_a_buffer"))
     check_model(spec("looking_back"))
+
+
+@pytest.mark.parametrize("name", ["complex_by_parts", "spectral_shared", "scripted_within", "halved"])
+def test_what_an_error_advises_is_trained_as_torch_trains_it(name):
+    check_model(spec(name))
+    start, (x, y) = initial_vector(spec(name), 0), rows(40)
+    module, order = build_skeleton(spec(name)).train(), np.random.default_rng(3)
+    load_vector(module, start)
+    steps = torch.optim.SGD(module.parameters(), 0.05, momentum=0.9)
+    for index in batches(40, 10, order):
+        steps.zero_grad()
+        functional.cross_entropy(module(torch.from_numpy(x[index])), torch.from_numpy(y[index])).backward()
+        steps.step()
+    rule = OptimizerSpec(learning_rate=0.05, momentum=0.9)
+    training = LocalTraining(optimizer=rule, batch_size=10, num_epochs=1)
+    found = train_locally(spec(name), start, x, y, seed=3, training=training).vector
+    np.testing.assert_allclose(found, to_vector(module), atol=1e-6)
+    assert np.abs(found - start).max() > 0.01
+
+
+def rows(number):
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(number, 1, 8, 8)).astype(np.float32), rng.integers(0, 10, number)
+
+
+def test_complex_constants_keep_both_parts():
+    check_model(spec("Turned"))
+    assert build_skeleton(spec("Turned")).turns.imag.abs().max() > 0.9
+
+
+def test_a_module_that_computes_in_half_precision_is_measured():
+    check_model(spec("Casting"))
+    start, (x, y) = initial_vector(spec("Casting"), 0), rows(20)
+    assert evaluate_model(spec("Casting"), start, x, y)["loss"] == pytest.approx(
+        evaluate_model(spec("good"), start, x, y)["loss"], abs=0.02
+    )
+
+
+def test_hooks_of_parameters_work_in_a_function_and_are_refused_where_a_copy_loses_them():
+    start, (x, y) = initial_vector(spec("Masked"), 0), rows(20)
+    found = train_locally(spec("Masked"), start, x, y, seed=0, training=LocalTraining()).vector
+    is_still = (found == start)[:640].reshape(10, 64)
+    assert is_still[:, ::2].all()
+    assert not is_still[:, 1::2].any()
+    with pytest.raises(BadInput, match=r"its parameter 'head.weight' has a hook, which copies lose; give a function"):
+        fedactors.simulate("horizontal", model=Masked(), num_rounds=1, num_clients=3, num_training=90)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+def test_modules_that_cannot_be_copied_are_made_by_a_function():
+    def made():
+        with pytest.warns(FutureWarning, match="weight_norm"):
+            return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.utils.weight_norm(torch.nn.Linear(64, 10)))
+
+    small = {"num_rounds": 1, "num_clients": 3, "num_training": 90, "local_baseline": False}
+    with pytest.raises(BadInput, match=r"it cannot be copied .*; give a function that makes it"):
+        fedactors.simulate("horizontal", model=made(), **small)
+    with pytest.raises(BadInput, match=r"parameter '0.1.weight' is trained, and the state dict has another tensor"):
+        fedactors.simulate("horizontal", model=torch.nn.Sequential(scripted(None, 10)), **small)
+    assert np.isfinite(fedactors.simulate("horizontal", model=made, **small).metrics["test/loss"])
 
 
 @pytest.mark.parametrize(

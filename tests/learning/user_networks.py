@@ -2,6 +2,7 @@
 
 import os
 import random
+import warnings
 
 import torch
 from torch import nn
@@ -294,3 +295,114 @@ def counting_in_whole_numbers(inputs, outputs):
     module = Remembering(inputs, outputs, "buffer")
     module.seen = module.seen.long()
     return module
+
+
+class Complex(nn.Module):
+    """A filter in the frequency domain: complex, or by its real and imaginary parts."""
+
+    def __init__(self, inputs, outputs, *, by_parts):
+        super().__init__()
+        drawn = torch.randn(8, 5, dtype=torch.cfloat)
+        self.filter = nn.Parameter(torch.view_as_real(drawn) if by_parts else drawn)
+        self.head = nn.Linear(64, outputs)
+
+    def forward(self, x):
+        taken = torch.view_as_complex(self.filter) if self.filter.ndim == 3 else self.filter
+        return self.head(torch.fft.irfft(torch.fft.rfft(x.squeeze(1)) * taken, n=8).flatten(1))
+
+
+def complex_parameter(inputs, outputs):
+    return Complex(inputs, outputs, by_parts=False)
+
+
+def complex_by_parts(inputs, outputs):
+    return Complex(inputs, outputs, by_parts=True)
+
+
+class Turned(nn.Module):
+    """Constants that are complex, as those of rotary positions."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.register_buffer("turns", torch.polar(torch.ones(32), torch.arange(32.0)))
+        self.head = nn.Linear(64, outputs)
+
+    def forward(self, x):
+        turned = torch.view_as_complex(x.reshape(-1, 32, 2)) * self.turns
+        return self.head(torch.view_as_real(turned).flatten(1))
+
+
+class Sparse(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.mix, self.head = nn.Parameter(torch.eye(64).to_sparse()), nn.Linear(64, outputs)
+
+    def forward(self, x):
+        return self.head(torch.sparse.mm(self.mix, x.flatten(1).T).T)
+
+
+class TiedByMemory(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, outputs)
+        self.second.weight.data = self.first.weight.data
+
+    def forward(self, x):
+        return self.head(self.second(self.first(x.flatten(1)).tanh()))
+
+
+class Casting(nn.Module):
+    """Computes in half precision by itself."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.body = good(inputs, outputs)
+
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.body(x)
+
+
+class Masked(nn.Module):
+    """Half of its weights follow no gradient, by a hook."""
+
+    def __init__(self, inputs=(1, 8, 8), outputs=10):
+        super().__init__()
+        self.head = nn.Linear(torch.Size(inputs).numel(), outputs)
+        self.head.weight.register_hook(lambda gradient: gradient * (torch.arange(gradient.shape[1]) % 2))
+
+    def forward(self, x):
+        return self.head(x.flatten(1))
+
+
+def halved(inputs, outputs):
+    return good(inputs, outputs).bfloat16()
+
+
+class Halving(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.body = good(inputs, outputs)
+
+    def forward(self, x):
+        return self.body(x.bfloat16())
+
+
+def spectral(inputs, outputs):
+    return nn.Sequential(nn.Flatten(), nn.utils.parametrizations.spectral_norm(nn.Linear(64, outputs)))
+
+
+def spectral_shared(inputs, outputs):
+    module = spectral(inputs, outputs)
+    module.get_submodule("1.parametrizations.weight.0").shared_buffers = ("_u", "_v")
+    return module
+
+
+def scripted(inputs, outputs):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated")
+        return torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(64, outputs)))
+
+
+def scripted_within(inputs, outputs):
+    return nn.Sequential(scripted(inputs, outputs))
