@@ -16,16 +16,19 @@ import json
 import math
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
+from scipy import stats
 
 from fedactors.config import build
 from fedactors.federation.operations import compare
@@ -87,13 +90,13 @@ class Hospitals(Sites):
             rows = [",".join(f"{value:.4f}" for value in v) + f",{label}" for v, label in zip(x, y, strict=True)]
             (self.path / name / file).write_text("\n".join(["a,b,c,d,bad", *rows]) + "\n")
         for name in self.names:
-            file = self.path / name / SITE
-            text = file.read_text()
+            site = self.path / name / SITE
+            text = site.read_text()
             for kind in ("patients", "cases", "cured"):
                 text = text.replace(
                     f"[data.{kind}]\n", f"[data.{kind}]\nbudget = {{ epsilon = 200.0, delta = 1e-4 }}\n"
                 )
-            file.write_text(text)
+            site.write_text(text)
 
     @property
     def data(self) -> str:
@@ -151,8 +154,7 @@ def train(sites: Hospitals, words: tuple[str, ...], num_rounds: int) -> dict[str
             assert driver.poll() is None, driver.communicate()[1][-2000:]
             if is_end:
                 sites.come_back(absence)
-                back = f"{absence.site}/away"
-                assert until(lambda back=back: driver.poll() is not None or back not in last_round(sites)), back
+                assert until(partial(is_back, sites, driver, absence.site)), f"{absence.site} did not come back"
             else:
                 sites.leave(absence)
             print(
@@ -168,6 +170,11 @@ def train(sites: Hospitals, words: tuple[str, ...], num_rounds: int) -> dict[str
     assert sites.are_free()
     found: dict[str, Any] = json.loads(out.splitlines()[-1])
     return {**found, "seconds": round(time.monotonic() - begun, 1), "megabytes_of_a_site": round(memory, 1)}
+
+
+def is_back(sites: Hospitals, driver: subprocess.Popen[str], name: str) -> bool:
+    """Say whether a site takes part in the last round, or the run is over."""
+    return driver.poll() is not None or f"{name}/away" not in last_round(sites)
 
 
 def lines(sites: Hospitals) -> list[str]:
@@ -229,14 +236,14 @@ test = "{sites.path / BANK / "test.csv"}"
     for seed in range(seeds):
         data = load_data(config, str(file), seed)
         whole = SimulatedRuntime(seed=seed, recorder=MemoryRecorder())
-        whole.execute(lambda data=data, whole=whole: run(config, data, whole))
+        whole.execute(partial(run, config, data, whole))
         seconds = whole.usage().seconds
         gone = {name: [a for a in ABSENCES if a.site == name] for name in {a.site for a in ABSENCES}}
         share = sum(a.end - a.begin for a in ABSENCES) / len(gone)
         faults = {name: seconds * absences[0].begin for name, absences in gone.items()}
         recorder = MemoryRecorder()
         runtime = SimulatedRuntime(seed=seed, recorder=recorder, faults=faults, restart_seconds=seconds * share)
-        result = runtime.execute(lambda data=data, runtime=runtime: run(config, data, runtime))
+        result = runtime.execute(partial(run, config, data, runtime))
         for name in METRICS:
             found[name].append(float(result.metrics[name]))
     return found
@@ -263,7 +270,8 @@ def main(words: list[str] | None = None) -> int:
         alone = simulated(sites, config, given.seeds)
     metrics = {}
     for name, values in alone.items():
-        mean, half = float(np.mean(values)), 2.26 * float(np.std(values, ddof=1)) * math.sqrt(1 + 1 / len(values))
+        mean, quantile = float(np.mean(values)), float(stats.t.ppf(0.975, len(values) - 1))
+        half = quantile * float(np.std(values, ddof=1)) * math.sqrt(1 + 1 / len(values))  # of one more run
         value = float(found["metrics"][name])
         metrics[name] = {
             "between sites": value, "simulated": mean, "interval": [mean - half, mean + half],
