@@ -89,6 +89,7 @@ th button{text-align:left;font:inherit;font-weight:600;background:none;border:0;
 .key{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin:0 .3em 0 .8em}
 code{font-size:.85rem;overflow-wrap:anywhere}
 @media(max-width:600px){td:first-child{min-width:5rem}}
+.save{font:inherit;font-size:.75rem;color:var(--soft);background:none;border:0;padding:0;cursor:pointer}
 .note{color:var(--soft);font-size:.875rem}summary{cursor:pointer}
 """
 _SCRIPT = """
@@ -104,6 +105,30 @@ for (const button of document.querySelectorAll("th button")) button.addEventList
   };
   body.append(...[...body.rows].sort((a, b) => down ? order(b, a) : order(a, b)));
 });
+const drawn = ["fill", "stroke", "stroke-width", "opacity", "paint-order", "font-size", "font-family"];
+const standalone = svg => {  // what the page's style says, as attributes
+  const copy = svg.cloneNode(true), all = [svg, ...svg.querySelectorAll("*")];
+  [copy, ...copy.querySelectorAll("*")].forEach((element, index) => {
+    const style = getComputedStyle(all[index]);
+    for (const name of drawn) element.setAttribute(name, style.getPropertyValue(name));
+    element.removeAttribute("class");
+  });
+  copy.style.background = getComputedStyle(svg.closest("figure")).backgroundColor;
+  return new XMLSerializer().serializeToString(copy);
+};
+for (const svg of document.querySelectorAll("figure svg")) {
+  const link = document.createElement("button");
+  link.textContent = "Save as SVG";
+  link.className = "save";
+  link.addEventListener("click", () => {
+    const file = document.createElement("a");
+    file.href = URL.createObjectURL(new Blob([standalone(svg)], {type: "image/svg+xml"}));
+    file.download = (svg.getAttribute("aria-label") || "figure").replace(/[^A-Za-z0-9_.]+/g, "-") + ".svg";
+    file.click();
+    setTimeout(() => URL.revokeObjectURL(file.href), 10000);
+  });
+  svg.closest("figure").append(link);
+}
 """
 
 

@@ -20,6 +20,7 @@ from fedactors.report.charts import (
     draw_communication,
     kind_index,
     line_chart,
+    metric_title,
     natural,
     talk_circle,
     ticks,
@@ -303,7 +304,7 @@ def test_rounds_have_whole_ticks_and_what_falls_by_decades_a_logarithmic_axis():
     assert decades(3e-7, 2.0) == pytest.approx([1e-7, 1e-5, 1e-3, 1e-1, 10.0])
     falling = Curve(label="a", x=(1.0, 2.0, 3.0), mean=(10.0, 1e-2, 1e-5), std=(0.0, 0.02, 0.0))
     chart = line_chart([falling], "round", "objective")
-    assert "objective (logarithmic)" in chart
+    assert "Objective (logarithmic)" in chart
     heights = [float(y) for y in re.findall(r'cy="([0-9.]+)"', chart)]
     assert heights[1] - heights[0] == pytest.approx(heights[2] - heights[1], abs=0.2)
     assert "logarithmic" not in line_chart([Curve(label="a", x=(1.0, 2.0), mean=(0.9, 0.1), std=(0, 0))], "round", "l")
@@ -432,3 +433,9 @@ def test_figures_show_decades_as_decades_and_whole_rounds(tmp_path):
     assert not {"1.5", "2.5"} & set(told["gap"]), "a round and a half"
     assert not any("math" in text for text in told["gap"])
     assert "0.0001" not in told["auc"]
+
+
+def test_axes_have_names_and_no_keys():
+    titles = {"test/accuracy": "Test accuracy", "validation/pr_auc": "Validation PR AUC", "objective": "Objective",
+              "north/validation/r2": "North validation R²", "": ""}  # fmt: skip
+    assert {name: metric_title(name) for name in titles} == titles
