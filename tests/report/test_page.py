@@ -51,7 +51,12 @@ PRIVACY_LINE = PrivacyRecord(
 
 
 def make_run(
-    out: Path, seed: int = 0, num_spans: int = 2, once: dict[str, float] | None = None, **config: object
+    out: Path,
+    seed: int = 0,
+    num_spans: int = 2,
+    once: dict[str, float] | None = None,
+    notes: tuple[str, ...] = (),
+    **config: object,
 ) -> Path:
     resolved = {"scenario": "vfl", "protocol": "vfl", "runtime": "simulated", "seed": seed, "config": config}
     folder = RunFolder.create(out, "vfl", seed, resolved)
@@ -88,6 +93,7 @@ def make_run(
         wall_seconds=1.0,
         cpu_utilisation=0.5,
         idle_seconds=0.5,
+        extra={"notes": list(notes)},
     )
     folder.write_json(SUMMARY, summary.as_dict())
     folder.finish("finished")
@@ -439,3 +445,12 @@ def test_axes_have_names_and_no_keys():
     titles = {"test/accuracy": "Test accuracy", "validation/pr_auc": "Validation PR AUC", "objective": "Objective",
               "north/validation/r2": "North validation R²", "": ""}  # fmt: skip
     assert {name: metric_title(name) for name in titles} == titles
+
+
+def test_a_note_names_its_run_unless_all_say_so(tmp_path):
+    runs = [make_run(tmp_path, seed, notes=("two rows were left out", f"AUC 0.{seed}")) for seed in (0, 1)]
+    page = render_report(load_runs(runs))
+    assert page.count("two rows were left out") == 1
+    for said in ("<p>two rows were left out</p>", "<p>vfl, seed 0: AUC 0.0</p>", "<p>vfl, seed 1: AUC 0.1</p>"):
+        assert said in page
+    assert "<p>AUC 0.0</p>" in render_report(load_runs(runs[:1]))
