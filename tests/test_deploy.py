@@ -43,7 +43,7 @@ def test_the_conda_environment_has_the_packages_of_this_version():
         "matplotlib": "matplotlib-base", "prometheus-client": "prometheus_client", "safetensors": "python-safetensors",
     }  # fmt: skip
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    asked = dict(re.fullmatch(r"([\w\[\]-]+)(.*)", line).groups() for line in project["dependencies"])
+    asked = dict(re.findall(r"^([\w\[\]-]+)(.*)$", "\n".join(project["dependencies"]), re.M))
     made = yaml.safe_load((DEPLOY / "environment.yml").read_text())["dependencies"]
     (by_pip,) = (one["pip"] for one in made if isinstance(one, dict))
     found = dict(one.partition(" ")[::2] for one in made if isinstance(one, str))
