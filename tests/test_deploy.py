@@ -37,6 +37,21 @@ def test_the_image_has_the_wheel_of_this_version_and_nothing_else_of_the_reposit
     assert supported.startswith(">=3.11")
 
 
+def test_the_conda_environment_has_the_packages_of_this_version():
+    called = {
+        "ray[default]": "ray-default", "torch": "pytorch", "msgpack": "msgpack-python", "duckdb": "python-duckdb",
+        "matplotlib": "matplotlib-base", "prometheus-client": "prometheus_client", "safetensors": "python-safetensors",
+    }  # fmt: skip
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = dict(re.findall(r"^([\w\[\]-]+)(.*)$", "\n".join(project["dependencies"]), re.M))
+    made = yaml.safe_load((DEPLOY / "environment.yml").read_text())["dependencies"]
+    (by_pip,) = (one["pip"] for one in made if isinstance(one, dict))
+    found = dict(one.partition(" ")[::2] for one in made if isinstance(one, str))
+    assert found.pop("python") == project["requires-python"]
+    assert by_pip == [f"openmined-psi{asked.pop('openmined-psi')}", "-e .."]
+    assert found == {"pip": "", **{called.get(name, name): version for name, version in asked.items()}}
+
+
 def test_the_image_serves_a_site_whose_folder_is_a_volume():
     """No builder is needed to see that the site's user owns the place, and that the page's commands are ours."""
     text = (DEPLOY / "Dockerfile").read_text()

@@ -47,6 +47,16 @@ _SHARES = ("auc", "accuracy", "f1")
 KIND_COLOURS = {"compute": 0, "wait": 1, "training": 2, "alignment": 3, "evaluation": 7}
 
 
+_ACRONYMS = {"auc": "AUC", "f1": "F1", "rmse": "RMSE", "mae": "MAE", "r2": "R²", "pr": "PR", "cpu": "CPU", "usd": "USD"}
+
+
+def metric_title(name: str) -> str:
+    """Return a metric's name as an axis has it: "Test AUC" for ``test/auc``."""
+    words = re.split(r"[/_]+", name.strip("/_"))
+    title = " ".join(_ACRONYMS.get(word, word) for word in words)
+    return title[:1].upper() + title[1:]
+
+
 def colour(index: int) -> str:
     """Return the CSS colour of the series `index`."""
     return f"var(--c{index % NUM_COLOURS})"
@@ -91,7 +101,7 @@ def line_chart(curves: Sequence[Curve], x_label: str, y_label: str) -> str:
         parts.append(f'<line class="grid" x1="{left}" x2="{width - right}" y1="{py(tick):.1f}" y2="{py(tick):.1f}"/>')
         parts.append(text(left - 6, py(tick) + 4, _tick_text(tick, y_label), "end"))
     parts.append(text((left + width - right) / 2, height - 7, AXIS_NAMES.get(x_label, x_label), "middle"))
-    parts.append(text(left, top - 10, f"{y_label}{' (logarithmic)' if is_log else ''}", "start"))
+    parts.append(text(left, top - 10, f"{metric_title(y_label)}{' (logarithmic)' if is_log else ''}", "start"))
     for index, curve in enumerate(curves):
         above = [(px(x), py(min(m + s, most))) for x, m, s in zip(curve.x, curve.mean, curve.std, strict=True)]
         below = [(px(x), py(max(m - s, least))) for x, m, s in zip(curve.x, curve.mean, curve.std, strict=True)]
@@ -596,7 +606,7 @@ def plot_comparison(
             plot.xaxis.set_major_locator(MaxNLocator(4 if axis == "bytes" else 6, integer=axis == "round"))
             if axis == "bytes":
                 plot.xaxis.set_major_formatter(EngFormatter(unit="B"))
-            plot.set_ylabel(without_controls(name))
+            plot.set_ylabel(without_controls(metric_title(name)))
             plot.grid(alpha=0.3)
         if not drawn:
             raise BadInput(f"--metric: {name!r} was recorded in no round of these runs")

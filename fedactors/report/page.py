@@ -89,6 +89,7 @@ th button{text-align:left;font:inherit;font-weight:600;background:none;border:0;
 .key{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin:0 .3em 0 .8em}
 code{font-size:.85rem;overflow-wrap:anywhere}
 @media(max-width:600px){td:first-child{min-width:5rem}}
+.save{font:inherit;font-size:.75rem;color:var(--soft);background:none;border:0;padding:0;cursor:pointer}
 .note{color:var(--soft);font-size:.875rem}summary{cursor:pointer}
 """
 _SCRIPT = """
@@ -104,6 +105,30 @@ for (const button of document.querySelectorAll("th button")) button.addEventList
   };
   body.append(...[...body.rows].sort((a, b) => down ? order(b, a) : order(a, b)));
 });
+const drawn = ["fill", "stroke", "stroke-width", "opacity", "paint-order", "font-size", "font-family"];
+const standalone = svg => {  // what the page's style says, as attributes
+  const copy = svg.cloneNode(true), all = [svg, ...svg.querySelectorAll("*")];
+  [copy, ...copy.querySelectorAll("*")].forEach((element, index) => {
+    const style = getComputedStyle(all[index]);
+    for (const name of drawn) element.setAttribute(name, style.getPropertyValue(name));
+    element.removeAttribute("class");
+  });
+  copy.style.background = getComputedStyle(svg.closest("figure")).backgroundColor;
+  return new XMLSerializer().serializeToString(copy);
+};
+for (const svg of document.querySelectorAll("figure svg")) {
+  const link = document.createElement("button");
+  link.textContent = "Save as SVG";
+  link.className = "save";
+  link.addEventListener("click", () => {
+    const file = document.createElement("a");
+    file.href = URL.createObjectURL(new Blob([standalone(svg)], {type: "image/svg+xml"}));
+    file.download = (svg.getAttribute("aria-label") || "figure").replace(/[^A-Za-z0-9_.]+/g, "-") + ".svg";
+    file.click();
+    setTimeout(() => URL.revokeObjectURL(file.href), 10000);
+  });
+  svg.closest("figure").append(link);
+}
 """
 
 
@@ -111,7 +136,7 @@ def render_report(runs: Sequence[LoadedRun]) -> str:
     """Return the page; everything that comes from files is escaped."""
     groups = group_runs(runs)
     title = "fedactors: " + ", ".join(dict.fromkeys(run.summary.protocol for run in runs))
-    body = [f"<h1>{escape(title)}</h1>", _head(runs), _overview(runs), _notes(runs), _curves(groups)]
+    body = [f"<h1>{escape(title)}</h1>", _head(runs), _overview(runs), _notes(groups), _curves(groups)]
     if len(runs) == 1:
         body.append(_details(runs[0]))
     else:
@@ -217,13 +242,21 @@ def _meanings(said: Mapping[str, str]) -> str:
     return f'<p class="note">{listed}.</p>' if listed else ""
 
 
-def _notes(runs: Sequence[LoadedRun]) -> str:
-    """Return what runs had to say at their end, such as which rows were left out."""
-    found: dict[str, None] = {}
-    for run in runs:
-        notes = run.summary.extra.get("notes", ())
-        found |= dict.fromkeys(map(str, notes if isinstance(notes, (list, tuple)) else ()))
-    return "".join(f"<p>{escape(note)}</p>" for note in found)
+def _notes(groups: Sequence[Group]) -> str:
+    """Return what runs had to say at their end, such as which rows were left out; and which run, if not all said so."""
+    found: dict[str, list[str]] = {}
+    for group in groups:
+        for run in group.runs:
+            notes = run.summary.extra.get("notes", ())
+            for note in dict.fromkeys(map(str, notes if isinstance(notes, (list, tuple)) else ())):
+                found.setdefault(note, []).append(_name(group, run))
+    count = sum(len(group.runs) for group in groups)
+    lines = [note if len(names) == count else f"{'; '.join(names)}: {note}" for note, names in found.items()]
+    return "".join(f"<p>{escape(line)}</p>" for line in lines)
+
+
+def _name(group: Group, run: LoadedRun) -> str:
+    return f"{group.label}, seed {run.summary.seed}"
 
 
 def _curves(groups: Sequence[Group]) -> str:
@@ -271,7 +304,7 @@ def _charts(groups: Sequence[Group], wanted: Sequence[tuple[str, str]]) -> str:
 
 def _closed(group: Group, run: LoadedRun) -> str:
     """Return one run of several, to be opened: what it was, and the name that its folder or table has."""
-    title = f"<strong>{escape(f'{group.label}, seed {run.summary.seed}')}</strong>"
+    title = f"<strong>{escape(_name(group, run))}</strong>"
     return f'<details><summary>{title} <span class="note">{escape(run.name)}</span></summary>{_details(run)}</details>'
 
 

@@ -90,11 +90,12 @@ class Trial:
 
 
 class Sites(World):
-    """Bank, shop and clinic, each a process that approves by policy; the shop is reached over a way that can break."""
+    """Bank, shop and more, each a process that approves by policy; the shop is reached over a way that can break."""
 
-    def __init__(self, folder: Path) -> None:
-        addresses = {name: f"127.0.0.1:{free_port()}" for name in (BANK, SHOP, CLINIC)}
-        super().__init__(folder, (BANK, SHOP, CLINIC), addresses)
+    def __init__(self, folder: Path, more: tuple[str, ...] = (CLINIC,)) -> None:
+        names = (BANK, SHOP, *more)
+        addresses = {name: f"127.0.0.1:{free_port()}" for name in names}
+        super().__init__(folder, names, addresses)
         port = free_port()
         for name in self.names:
             file = folder / name / "site.toml"
@@ -105,12 +106,16 @@ class Sites(World):
         self.way = Way(int(addresses[SHOP].rpartition(":")[2]), ("127.0.0.1", port))
         self.runs = folder / "runs"
         self.runs.mkdir()
-        write_centers(self)
+        self.prepare()
         self.started: dict[str, subprocess.Popen[str]] = {}
         self.readers: list[threading.Thread] = []
         self.env = {**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
         for name in self.names:
             self.begin(name)
+
+    def prepare(self) -> None:
+        """Write what else the sites need, before they start."""
+        write_centers(self)
 
     def begin(self, name: str) -> None:
         """Start a site, and wait until it listens."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from xml.etree import ElementTree
 
 import pytest
 
@@ -56,6 +57,28 @@ def test_the_page_opens_without_a_word_on_the_console(browser, pages, tmp_path, 
     width, height = struct.unpack(">II", (tmp_path / "page.png").read_bytes()[16:24])
     assert width == screen.get("width", 1280)
     assert height >= 500
+
+
+def test_each_figure_is_saved_as_a_file_of_its_own(browser, pages):
+    browser.show(pages["one"])
+    figures, buttons = "document.querySelectorAll('figure svg')", "document.querySelectorAll('figure > .save')"
+    assert browser.evaluate(f"{figures}.length") == browser.evaluate(f"{buttons}.length") > 3
+    # a file to save: its name, and what is in it
+    browser.evaluate(
+        "window.saved = []; URL.createObjectURL = blob => (blob.text().then(text => saved.push(text)), 'data:,');"
+        "HTMLAnchorElement.prototype.click = function() { saved.push(this.download); };"
+        f"{buttons}[0].click(); 0"
+    )
+    browser.evaluate("new Promise(done => setTimeout(done, 300))")
+    name, written = browser.evaluate("saved")
+    assert name == "distance-against-round.svg"
+    picture = ElementTree.fromstring(written)
+    assert picture.tag == "{http://www.w3.org/2000/svg}svg"
+    assert "var(--" not in written
+    curve = next(part for part in picture.iter() if part.tag.endswith("polyline"))
+    assert curve.get("stroke") == "rgb(37, 99, 235)"
+    assert curve.get("fill") == "none"
+    assert "Distance" in written
 
 
 def test_three_settings_and_their_differences_fit_a_desktop(browser, pages):

@@ -20,6 +20,7 @@ from fedactors.report.charts import (
     draw_communication,
     kind_index,
     line_chart,
+    metric_title,
     natural,
     talk_circle,
     ticks,
@@ -50,7 +51,12 @@ PRIVACY_LINE = PrivacyRecord(
 
 
 def make_run(
-    out: Path, seed: int = 0, num_spans: int = 2, once: dict[str, float] | None = None, **config: object
+    out: Path,
+    seed: int = 0,
+    num_spans: int = 2,
+    once: dict[str, float] | None = None,
+    notes: tuple[str, ...] = (),
+    **config: object,
 ) -> Path:
     resolved = {"scenario": "vfl", "protocol": "vfl", "runtime": "simulated", "seed": seed, "config": config}
     folder = RunFolder.create(out, "vfl", seed, resolved)
@@ -87,6 +93,7 @@ def make_run(
         wall_seconds=1.0,
         cpu_utilisation=0.5,
         idle_seconds=0.5,
+        extra={"notes": list(notes)},
     )
     folder.write_json(SUMMARY, summary.as_dict())
     folder.finish("finished")
@@ -303,7 +310,7 @@ def test_rounds_have_whole_ticks_and_what_falls_by_decades_a_logarithmic_axis():
     assert decades(3e-7, 2.0) == pytest.approx([1e-7, 1e-5, 1e-3, 1e-1, 10.0])
     falling = Curve(label="a", x=(1.0, 2.0, 3.0), mean=(10.0, 1e-2, 1e-5), std=(0.0, 0.02, 0.0))
     chart = line_chart([falling], "round", "objective")
-    assert "objective (logarithmic)" in chart
+    assert "Objective (logarithmic)" in chart
     heights = [float(y) for y in re.findall(r'cy="([0-9.]+)"', chart)]
     assert heights[1] - heights[0] == pytest.approx(heights[2] - heights[1], abs=0.2)
     assert "logarithmic" not in line_chart([Curve(label="a", x=(1.0, 2.0), mean=(0.9, 0.1), std=(0, 0))], "round", "l")
@@ -432,3 +439,18 @@ def test_figures_show_decades_as_decades_and_whole_rounds(tmp_path):
     assert not {"1.5", "2.5"} & set(told["gap"]), "a round and a half"
     assert not any("math" in text for text in told["gap"])
     assert "0.0001" not in told["auc"]
+
+
+def test_axes_have_names_and_no_keys():
+    titles = {"test/accuracy": "Test accuracy", "validation/pr_auc": "Validation PR AUC", "objective": "Objective",
+              "north/validation/r2": "North validation R²", "": ""}  # fmt: skip
+    assert {name: metric_title(name) for name in titles} == titles
+
+
+def test_a_note_names_its_run_unless_all_say_so(tmp_path):
+    runs = [make_run(tmp_path, seed, notes=("two rows were left out", f"AUC 0.{seed}")) for seed in (0, 1)]
+    page = render_report(load_runs(runs))
+    assert page.count("two rows were left out") == 1
+    for said in ("<p>two rows were left out</p>", "<p>vfl, seed 0: AUC 0.0</p>", "<p>vfl, seed 1: AUC 0.1</p>"):
+        assert said in page
+    assert "<p>AUC 0.0</p>" in render_report(load_runs(runs[:1]))
