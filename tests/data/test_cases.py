@@ -19,7 +19,9 @@ import sys
 import time
 import unicodedata
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import fsspec
@@ -943,8 +945,17 @@ QUERIES = {
 def test_a_query_as_people_write_it_joins_the_rows_of_duckdb(tmp_path, kind):
     numbers = [row % 40 for row in range(PEOPLE)]
     zips = [f"z{one}{' ' * (one % 2)}" for one in range(40)]
-    orders = {"zip": [zips[one].strip() for one in numbers], "n": numbers, "amount": INCOME, "y": GOOD}
-    areas = {"zip": zips if kind == "TRIM" else [one.strip() for one in zips], "n": range(40), "rate": NOISE[:40]}
+    orders: dict[str, Iterable[Any]] = {
+        "zip": [zips[one].strip() for one in numbers],
+        "n": numbers,
+        "amount": INCOME,
+        "y": GOOD,
+    }
+    areas: dict[str, Iterable[Any]] = {
+        "zip": zips if kind == "TRIM" else [one.strip() for one in zips],
+        "n": range(40),
+        "rate": NOISE[:40],
+    }
     path = queried(tmp_path, QUERIES[kind], orders=orders, areas=areas)
     with duckdb.connect() as base:
         for name, columns in (("orders", orders), ("areas", areas)):
@@ -1026,7 +1037,8 @@ def test_a_moment_with_a_zone_beside_one_without_is_refused_with_remedies_that_w
     path = shops(tmp_path, shop=rule, last=mended)
     assert not [one for one in check_data(path) if one.level == "error"]
     block = load_description(path).part("shop").load()
-    first = block.features[:, list(block.feature_names).index("last (hour, cosine)")]
+    features: Any = block.features
+    first = features[:, list(block.feature_names).index("last (hour, cosine)")]
     right = [5, 0] if zones == "in all" else [7, 0]  # of UTC
     assert first[:2].tolist() == pytest.approx(np.cos(2 * np.pi * np.array(right) / 24).tolist(), abs=1e-6)
 

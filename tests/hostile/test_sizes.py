@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -48,7 +48,7 @@ def send_otherwise(
 
     def leave(endpoints: Any, name: str, value: Any, copy: bool) -> Any:
         if type(value) is kind and name.startswith(speaker):
-            value = replace(value, **change(value))
+            value = replace(cast(Any, value), **change(value))
         return honest(endpoints, name, value, copy)
 
     monkeypatch.setattr(calls, "_freeze_checked", leave)

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from fedactors import validation
 from fedactors.errors import BadInput
 from fedactors.federation import approval, site_folder
 from fedactors.federation.audit_log import Journal
@@ -52,7 +53,7 @@ def test_what_changes_while_it_is_read_is_read_again(tmp_path: Path, monkeypatch
     version = shop.federation.version
     newer = world.signed((tmp_path / "credit" / FEDERATION).read_text())
     newest = world.signed(newer)
-    real_text, real_tree, file = site_folder.read_text, site_folder.read_tree, tmp_path / SHOP / FEDERATION
+    real_text, real_tree, file = validation.read_text, validation.read_tree, tmp_path / SHOP / FEDERATION
 
     def text_of(path: Path, field: str) -> str:
         found = real_text(path, field)
