@@ -5,11 +5,9 @@
 
 An object becomes what a file would be: tables of pandas, Polars, Arrow, DuckDB, Hugging Face `datasets` and numpy an
 Arrow table; samples and labels of more dimensions, and graphs, arrays by name. Where a file has its path an object has
-its address, ``object:PARTY:DIGEST`` (`fedactors.runtime.snapshots.object_at`). Keys, rules and errors are a
-``parties.toml``'s. No package is imported for an object: each is told by what it can do.
-
-The digest is of the values, column by column, and not of how memory or a library lays them out: the same object made
-again in another process has the same address, and a run goes on with it.
+its address, ``object:PARTY:DIGEST`` (`fedactors.runtime.snapshots.object_at`), of its values and not of how a library
+lays them out: the same object in another process has the same address, and a run goes on with it. Keys, rules and
+errors are a ``parties.toml``'s. No package is imported for an object: each is told by what it can do.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from fedactors.protocols.glasu.algorithm import ClientBatch, Inferred, Stale
 from fedactors.protocols.glasu.backbones import Network, Parameters
 from fedactors.protocols.glasu.config import GlasuConfig
 from fedactors.protocols.glasu.data import AnyPart, blocks_of, check_degrees, load_client, renumber
-from fedactors.protocols.glasu.messages import Floats
+from fedactors.protocols.glasu.messages import Floats, Targets
 from fedactors.protocols.glasu.sampling import SampledLayer
 from fedactors.runtime.rounds import Remedy
 from fedactors.secure_sums.actors import SecureSummand, in_turn
@@ -319,7 +319,7 @@ class GraphClient(ProtectedClient):
             "classifier parameters": sum(self.parameters[name].numel() for name in self._classifier_names),
         }
         segment = getattr(message, "segment", -1)
-        if not isinstance(message, messages.Targets) and 0 <= segment < len(self._network.segments):
+        if not isinstance(message, Targets) and 0 <= segment < len(self._network.segments):
             sizes["nodes"] = self._num_targets(segment)
         return sizes
 

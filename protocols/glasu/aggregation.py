@@ -29,7 +29,7 @@ from fedactors.actors.remote import DRIVER, remote
 from fedactors.errors import BadInput, PartyLost, Refused
 from fedactors.protocols.glasu import messages, privacy, sampling
 from fedactors.protocols.glasu.config import GlasuConfig
-from fedactors.protocols.glasu.messages import Floats, Index
+from fedactors.protocols.glasu.messages import Floats, GradientPart, Index, Representation
 from fedactors.secure_sums.actors import SecureSums
 from fedactors.secure_sums.messages import Masked
 
@@ -107,7 +107,7 @@ class AggregationServer(Server):
         sizes = {"width": width, "joined width": width * (len(self._names) if is_joined else 1)}
         if self.introductions:
             sizes["classes"] = next(iter(self.introductions.values())).num_classes
-        if isinstance(message, (messages.Representation, messages.GradientPart)):
+        if isinstance(message, (Representation, GradientPart)):
             sizes["nodes"] = self._num_targets[self._segment]
         return sizes
 

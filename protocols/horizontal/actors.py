@@ -47,7 +47,7 @@ from fedactors.protocols.horizontal import algorithm, client_dp, messages
 from fedactors.protocols.horizontal.algorithm import NOTHING, ServerModel
 from fedactors.protocols.horizontal.config import HorizontalConfig
 from fedactors.protocols.horizontal.data import check_code, model_spec
-from fedactors.protocols.horizontal.messages import Floats
+from fedactors.protocols.horizontal.messages import ColumnMeans, ColumnScale, Floats
 from fedactors.protocols.horizontal.standardisation import (
     Doubles,
     as_read,
@@ -463,7 +463,7 @@ class ClientProcess(SecureSummand):
 
     def known_sizes(self, message: Any, sender: str) -> dict[str, int]:
         """Return how many numbers clients share of their models, and how many columns are standardised."""
-        if isinstance(message, (messages.ColumnMeans, messages.ColumnScale)):
+        if isinstance(message, (ColumnMeans, ColumnScale)):
             scaled_D = scaled_numbers(self._config, self._reading)
             with_targets = self._config.measures_targets(self._part.task, self._part.targets)
             size = int(scaled_D.sum()) + with_targets

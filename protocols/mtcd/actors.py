@@ -57,7 +57,7 @@ from fedactors.protocols.mtcd.algorithm import (
 from fedactors.protocols.mtcd.config import MtcdConfig
 from fedactors.protocols.mtcd.data import PartyRows, PublicPart
 from fedactors.protocols.mtcd.message_compression import Estimates, Transforms, releases_of, unpack
-from fedactors.protocols.mtcd.messages import seal_of
+from fedactors.protocols.mtcd.messages import Labels, seal_of
 from fedactors.protocols.mtcd.privacy import uncovered
 from fedactors.protocols.mtcd.roaming import next_client, walk_seed
 from fedactors.secure_sums.actors import SecureSummand, in_turn
@@ -170,7 +170,7 @@ class Party(Client):
 
     def known_sizes(self, message: Any, sender: str) -> dict[str, int]:
         """Return how many rows are here, and how many parameters the fusion model has."""
-        if isinstance(message, messages.Labels):
+        if isinstance(message, Labels):
             return {f"{'training' if part == 'train' else part} rows": size for part, size in self.rows.sizes.items()}
         if not hasattr(self, "_block"):
             return {}

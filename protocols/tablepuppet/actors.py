@@ -31,6 +31,7 @@ from fedactors.protocols.tablepuppet.algorithm import Array
 from fedactors.protocols.tablepuppet.config import TablePuppetConfig
 from fedactors.protocols.tablepuppet.costs import Released, privacy_records
 from fedactors.protocols.tablepuppet.mapping import score_means
+from fedactors.protocols.tablepuppet.messages import Derivatives, Facts, TestOutputs
 from fedactors.secure_sums.actors import SecureSummand, in_turn
 from fedactors.secure_sums.messages import Masked
 from fedactors.secure_sums.primitives import FixedPoint
@@ -364,16 +365,16 @@ class TableClient(JoinMember, MaskedTable):
 
     def known_sizes(self, message: Any, sender: str) -> dict[str, int]:
         """Return how many rows, columns, outputs and parameters there are."""
-        if isinstance(message, messages.Facts):
+        if isinstance(message, Facts):
             is_ruled = bool(self._table_owner.partition.rules) and not self._config.declared_facts
             return {"features": 0 if is_ruled else len(self._table.features)}
         sizes = {"rows": self._local.data.num_rows} if hasattr(self, "_local") else {}
         if self._is_posed:
             sizes |= {"outputs": self._problem.model.num_outputs, "parameters": len(self.theta)}
             sizes |= {"own rows that join": len(self._x)}
-        if isinstance(message, messages.Derivatives):
+        if isinstance(message, Derivatives):
             sizes["rows of the batch"] = len(self._batch) if message.batch_size or not self._alone else 0
-        if isinstance(message, messages.TestOutputs) and self.test_rows is not None:
+        if isinstance(message, TestOutputs) and self.test_rows is not None:
             sizes["rows to score"] = len(self.test_rows.rows)
         return sizes
 

@@ -23,6 +23,7 @@ from fedactors.protocols.tablepuppet import algorithm, messages
 from fedactors.protocols.tablepuppet.actors import TableClient
 from fedactors.protocols.tablepuppet.algorithm import Array
 from fedactors.protocols.tablepuppet.config import TablePuppetConfig
+from fedactors.protocols.tablepuppet.messages import Auxiliary, Derivatives, DuplicateCounts
 
 NOTHING = np.zeros(0, dtype=np.int32)
 
@@ -239,11 +240,11 @@ class UnionCoordinator(UnionOperator, Server):
 
     def known_sizes(self, message: Any, sender: str) -> dict[str, int]:
         """Return how many rows the partitions have, and those of the batch under way."""
-        if isinstance(message, messages.Derivatives) and sender == self.server:
+        if isinstance(message, Derivatives) and sender == self.server:
             return {"rows of the batch": len(self._batch) if message.batch_size else 0}
-        if isinstance(message, messages.Auxiliary):
+        if isinstance(message, Auxiliary):
             return {"own rows that join": sum(self.memory["active"])}
-        return {"rows": sum(self.memory["sizes"])} if isinstance(message, messages.DuplicateCounts) else {}
+        return {"rows": sum(self.memory["sizes"])} if isinstance(message, DuplicateCounts) else {}
 
     async def open(self) -> None:
         """Make the clients' handles."""

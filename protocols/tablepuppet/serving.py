@@ -46,6 +46,7 @@ from fedactors.protocols.tablepuppet.config import TablePuppetConfig
 from fedactors.protocols.tablepuppet.costs import default_costs
 from fedactors.protocols.tablepuppet.loj_operator import Side, TableServer
 from fedactors.protocols.tablepuppet.lou_operator import bare
+from fedactors.protocols.tablepuppet.messages import JoinedOutputs, UnusableRows
 from fedactors.runtime.interface import Runtime
 from fedactors.secure_sums.actors import in_turn
 from fedactors.secure_sums.messages import Masked
@@ -221,7 +222,7 @@ class PredictingTable(NewRowsMember, MaskedTable):
 
     def known_sizes(self, message: Any, sender: str) -> dict[str, int]:
         """Return how many rows are here, and how many outputs the model has."""
-        if not isinstance(message, messages.JoinedOutputs):
+        if not isinstance(message, JoinedOutputs):
             return {}
         return {"rows": len(self._encoded.features), "outputs": self.part.models["bottom"].spec.outputs}
 
@@ -306,7 +307,7 @@ class PredictingServer(TableServer):
 
     def known_sizes(self, message: Any, sender: str) -> dict[str, int]:
         """Return how many rows a client has."""
-        return {"rows": self._sizes[sender]} if isinstance(message, messages.UnusableRows) else {}
+        return {"rows": self._sizes[sender]} if isinstance(message, UnusableRows) else {}
 
     async def _misses(self, rows: Sequence[NDArray[np.int32]]) -> NDArray[np.int16]:
         """Return for each joined row (N) the first table whose row misses values; -1: none."""

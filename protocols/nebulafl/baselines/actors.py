@@ -30,6 +30,7 @@ from fedactors.protocols.nebulafl.baselines.hierarchical import RoundDesk, Start
 from fedactors.protocols.nebulafl.baselines.secure_sums import RoundSums, SummingCenter
 from fedactors.protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
 from fedactors.protocols.nebulafl.containers import WHILE_IT_LASTS, ContainerCenter, RunMembers, check_speaker
+from fedactors.protocols.nebulafl.messages import CenterFacts, ClusterLogits, RoundOrder, TrainingOrder
 from fedactors.protocols.nebulafl.scheduler import Assignment, Request
 from fedactors.protocols.nebulafl.training import (
     Model,
@@ -131,7 +132,7 @@ class OrderCenter(ContainerCenter, SummingCenter):
 
     def known_sizes(self, message: Any, sender: str) -> dict[str, int]:
         """Return how many numbers the model has."""
-        if not isinstance(message, (messages.TrainingOrder, messages.RoundOrder)):
+        if not isinstance(message, (TrainingOrder, RoundOrder)):
             return {}
         if self._num_parameters is None:
             self._num_parameters = len(initial_parameters(self.trainings.model, self._members.run_seed))
@@ -330,7 +331,7 @@ class FlatExchange(Exchange):
 
     def known_sizes(self, message: Any, sender: str) -> dict[str, int]:
         """Return how many containers a center has, and how many numbers the model."""
-        if isinstance(message, messages.CenterFacts):
+        if isinstance(message, CenterFacts):
             return {"containers": len(self._containers[sender])}
         return {"parameters": self.server.method.model.size}
 
@@ -492,7 +493,7 @@ class RoundExchange(Exchange):
     def known_sizes(self, message: Any, sender: str) -> dict[str, int]:
         """Return how many numbers the model has, and how many classes and public rows there are."""
         sizes = {"parameters": self.parameters_P.size}
-        is_empty = isinstance(message, messages.ClusterLogits) and not len(message.logits)
+        is_empty = isinstance(message, ClusterLogits) and not len(message.logits)
         if self.model_facts is not None and self._part.public is not None and not is_empty:
             sizes |= {"classes": self.model_facts[2], "public rows": len(rows_of(rows_key(self._part.public))[1])}
         return sizes
