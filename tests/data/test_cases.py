@@ -1103,8 +1103,8 @@ def test_new_rows_of_another_shape_are_predicted_or_have_a_reason(tmp_path, capl
     run.predict(path, tmp_path / "out.csv")
     with open(tmp_path / "out.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    reasons = {row["id"]: row["reason"] for row in rows if row["reason"]}
-    assert reasons == {
+    rejections = {row["id"]: row["reason"] for row in rows if row["reason"]}
+    assert rejections == {
         NAMES[20]: "income: missing", NAMES[21]: "income: '3_000' is no number", NAMES[22]: "region: missing",
     }  # fmt: skip
     assert all(bool(row["prediction"]) is not bool(row["reason"]) for row in rows)
