@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar, cast
 
@@ -116,6 +117,16 @@ class RuntimeSettings(TypedDict, total=False):
 
 
 LossHandler = Callable[[str], Awaitable[None]]
+
+
+def outside_loop(call: Callable[[], T]) -> T:
+    """Return what a call returns that begins an event loop: in a thread where one runs here, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return call()
+    with ThreadPoolExecutor(1, "fedactors run") as pool:
+        return pool.submit(call).result()
 
 
 class Runtime(Caller):

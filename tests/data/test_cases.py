@@ -32,6 +32,7 @@ import pytest
 
 import fedactors
 from fedactors.cli.main import main
+from fedactors.config import build
 from fedactors.data.checks import check_data, edits_of
 from fedactors.data.databases import TableSource
 from fedactors.data.description import load_description
@@ -41,6 +42,8 @@ from fedactors.data.readers import read_columns
 from fedactors.data.sources import FileSource
 from fedactors.data.values import CsvFormat
 from fedactors.errors import BadInput, DataMissing
+from fedactors.plugins import find_protocol
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.runtime.snapshots import digests_of_files
 from tests.data.test_checks import edited, write_csv
 
@@ -1112,8 +1115,8 @@ def test_new_rows_of_another_shape_are_predicted_or_have_a_reason(tmp_path, capl
     run.predict(path, tmp_path / "out.csv")
     with open(tmp_path / "out.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    rejected = {row["id"]: row["reason"] for row in rows if row["reason"]}
-    assert rejected == {
+    rejections = {row["id"]: row["reason"] for row in rows if row["reason"]}
+    assert rejections == {
         NAMES[20]: "income: missing", NAMES[21]: "income: '3_000' is no number", NAMES[22]: "region: missing",
     }  # fmt: skip
     assert all(bool(row["prediction"]) is not bool(row["reason"]) for row in rows)
@@ -1145,6 +1148,19 @@ def test_a_run_in_a_running_loop_trains(tmp_path):
         return trained(shops(tmp_path))
 
     assert asyncio.run(cell()).summary.metrics["test/auc"] > 0.9
+
+
+@pytest.mark.slow
+def test_a_runtime_is_called_in_a_running_loop(tmp_path):
+    protocol = find_protocol("pubsub-vfl")
+    config = build(protocol.Config, {**protocol.smoke, "num_epochs": 1})
+
+    async def cell():
+        runtime = SimulatedRuntime()
+        data = protocol.load_data(config, str(shops(tmp_path)), 0)
+        return runtime.execute(lambda: protocol.run(config, data, runtime))
+
+    assert asyncio.run(cell()).metrics["test/auc"] > 0.5
 
 
 @pytest.mark.slow

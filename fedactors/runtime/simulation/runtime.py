@@ -33,7 +33,7 @@ from fedactors.network.links import Network
 from fedactors.runtime import snapshots
 from fedactors.runtime.compute import Batches, Pool, ProcessPool, computed, is_marked, one_thread
 from fedactors.runtime.failures import UnawaitedCall, as_party_error, first_error, note_loss
-from fedactors.runtime.interface import CostModel, Runtime, RuntimeSettings, Snapshot
+from fedactors.runtime.interface import CostModel, Runtime, RuntimeSettings, Snapshot, outside_loop
 from fedactors.runtime.simulation.network import SimulatedContext, VirtualClock, VirtualLoop, Wire, finish
 from fedactors.runtime.snapshots import digests_of_files
 
@@ -229,6 +229,9 @@ class SimulatedRuntime(Runtime):
         self._stop_code = exit_code
 
     def execute(self, main: Callable[[], Awaitable[T]], resume: Snapshot | None = None) -> T:
+        return outside_loop(lambda: self._execute(main, resume))
+
+    def _execute(self, main: Callable[[], Awaitable[T]], resume: Snapshot | None) -> T:
         one_thread()
         self.loop = VirtualLoop()
         self.loop.before_time_moves = self._before_time_moves
