@@ -64,8 +64,7 @@ class PartyBlock:
     groups: NDArray[np.integer[Any]] | None = None
     """At the label party: rows of one number are in one part of the split, as they are one row of its table."""
     num_table_rows: int | None = None
-    """Of joined rows, how many of the table stand in them: the mapper says which, and may repeat one; None: each once.
-    """
+    """Of joined rows, how many of the table stand in them, which the mapper says; None: at least half of it."""
     rejected: tuple[tuple[str, str], ...] = ()
     """Ids of rows that are left out of training, and why."""
     unusable: Mapping[int, str] = dataclasses.field(default_factory=dict)

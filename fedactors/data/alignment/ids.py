@@ -207,7 +207,7 @@ def check_number(
         fewest: approved.
         num_local: as `tell_partners` has it.
         num_rejected: likewise.
-        num_table_rows: rows of the party's table that stand in joined rows, some more than once; None: each once.
+        num_table_rows: rows of the party's table that stand in joined rows, where these are less than half; else None.
         num_train: returns how many of them are to train on, whether their parts were announced or all draw them alike.
 
     Raises:

@@ -834,7 +834,7 @@ async def load_block(actor: Actor, part: VerticalPart) -> PartyBlock:
         ids=np.arange(len(found.positions)),
         features=found.features[found.positions],
         feature_names=found.feature_names,
-        num_table_rows=len(np.unique(found.positions[found.positions >= 0])),
+        num_table_rows=_num_repeated(found.positions, len(found.features)),
         keeps_scale=found.keeps_scale,
         labels=found.labels[found.positions] if found.has_labels else None,
         class_names=found.class_names,
@@ -845,6 +845,12 @@ async def load_block(actor: Actor, part: VerticalPart) -> PartyBlock:
     if part.party == part.label_party and block.labels is None:
         raise BadInput(f"{part.party}: {block.origin}: label: the label party holds no labels")
     return block
+
+
+def _num_repeated(positions_N: NDArray[np.int32], num_rows: int) -> int | None:
+    """Return how many rows of a table of so many stand in joined rows; None: at least half, of a table of any size."""
+    used = np.unique(positions_N[positions_N >= 0])
+    return None if 2 * len(used) >= num_rows - bool((positions_N < 0).any()) else len(used)
 
 
 async def load_new_rows(actor: Actor, part: VerticalPart, trained: Preprocessing) -> NewRows:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fedactors.actors.remote import CLIENT, DRIVER, SERVER, endpoints
+from fedactors.actors.remote import CLIENT, DRIVER, SERVER, current_caller, endpoints
 from fedactors.cli.main import main
 from fedactors.config import build
 from fedactors.data.alignment.rows import MAPPER, RowHolder, RowPositions
@@ -251,11 +251,21 @@ def test_places_are_taken_from_the_mapper_alone_and_name_rows_that_there_are():
             endpoints(RowHolder).check_named(endpoint, "broker", "bank/table", holder)
     holder._local = types.SimpleNamespace(data=pa.table({"age": [1.0, 2.0]}), num_null=0)  # type: ignore[assignment]
     holder._context = types.SimpleNamespace(name="bank/table", party="bank")  # type: ignore[assignment]
-    for rows in (np.array([2]), np.array([-2]), np.array([0.5]), np.zeros((1, 1), int)):
-        with pytest.raises(BadInput, match="mapper names rows that there are not: 2 are here"):
+    holder._is_alone = False
+    caller = current_caller.set(MAPPER)
+    for rows in (np.array([2]), np.array([-2])):
+        with pytest.raises(Refused, match="mapper: names rows of bank/table that there are not: 2 are here"):
             asyncio.run(holder.take_positions(RowPositions(rows)))
+    with pytest.raises(
+        Refused, match=r"mapper: sends bank/table RowPositions.rows of shape \(1, 1\)"
+    ):
+        holder.check_sizes(RowPositions(np.zeros((1, 1), np.int32)))
     asyncio.run(holder.take_positions(RowPositions(np.array([1, -1, 0]))))
     assert holder.positions is not None
+    holder._is_alone = True  # -1 is no partition's here, but the last row
+    with pytest.raises(Refused, match="mapper: names rows of bank/table that there are not: 2 are here"):
+        asyncio.run(holder.take_positions(RowPositions(np.array([1, -1, 0]))))
+    current_caller.reset(caller)
 
 
 @pytest.mark.slow
