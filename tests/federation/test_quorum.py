@@ -148,22 +148,14 @@ def test_rounds_beyond_a_budget_are_refused_before_anything_is_taken_of_it(
         assert "the run would take epsilon 23.3463 at delta 1e-05 by its approved settings of the budget of" in told
         assert "had announced epsilon 15 at delta 1e-05: announce more (--budget" in told
         for name in world.names:
-<<<<<<< HEAD
-            until(partial(has_ended, world, name, 1))
-=======
             assert until(partial(has_ended, world, name, 1))
->>>>>>> models
             assert ended(world, name)[-1]["taken"] == {}
         assert train(5, 5) == 0, capsys.readouterr().err
         capsys.readouterr()
         config = build(HorizontalConfig, dict(word.split("=") for word in ("num_rounds=5", *NOISED)))
         for name in world.names:
             taken = charged(config, name, 5)
-<<<<<<< HEAD
-            until(partial(has_ended, world, name, 2))
-=======
             assert until(partial(has_ended, world, name, 2))
->>>>>>> models
             assert ended(world, name)[-1]["taken"] == taken
             assert main(["audit", *map(str, sorted((tmp_path / name / "runs").iterdir())[-1:])]) == 0
             assert f"{taken['client'][0]:.4g}"[:4] in capsys.readouterr().out
@@ -185,10 +177,6 @@ def charged(config: HorizontalConfig, name: str, num_rounds: int) -> dict[str, l
 
 def ended(world: World, name: str) -> list[dict[str, Any]]:
     return [line for line in world.audit(name) if line["what"] == "ended" and line["who"] == "site"]
-
-
-def has_ended(world: World, name: str, times: int) -> bool:
-    return len(ended(world, name)) == times
 
 
 def test_a_person_takes_their_site_out_and_the_run_goes_on(world: World, capsys: pytest.CaptureFixture[str]) -> None:

@@ -131,15 +131,9 @@ def test_complex_constants_keep_both_parts():
 
 
 def test_a_module_that_computes_in_half_precision_is_measured():
-<<<<<<< HEAD
-    check_model(spec("DtypeSwitching"))
-    start, (x, y) = initial_vector(spec("DtypeSwitching"), 0), rows(20)
-    assert evaluate_model(spec("DtypeSwitching"), start, x, y)["loss"] == pytest.approx(
-=======
     check_model(spec("HalfPrecision"))
     start, (x, y) = initial_vector(spec("HalfPrecision"), 0), rows(20)
     assert evaluate_model(spec("HalfPrecision"), start, x, y)["loss"] == pytest.approx(
->>>>>>> models
         evaluate_model(spec("good"), start, x, y)["loss"], abs=0.02
     )
 

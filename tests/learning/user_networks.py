@@ -351,11 +351,7 @@ class TiedByMemory(nn.Module):
         return self.head(self.second(self.first(x.flatten(1)).tanh()))
 
 
-<<<<<<< HEAD
-class DtypeSwitching(nn.Module):
-=======
 class HalfPrecision(nn.Module):
->>>>>>> models
     """Computes in half precision by itself."""
 
     def __init__(self, inputs, outputs):
