@@ -1153,11 +1153,13 @@ def test_a_run_in_a_running_loop_trains(tmp_path):
 @pytest.mark.slow
 def test_a_runtime_is_called_in_a_running_loop(tmp_path):
     protocol = find_protocol("pubsub-vfl")
+    load_data = protocol.load_data
+    assert load_data is not None
     config = build(protocol.Config, {**protocol.smoke, "num_epochs": 1})
 
     async def cell():
         runtime = SimulatedRuntime()
-        data = protocol.load_data(config, str(shops(tmp_path)), 0)
+        data = load_data(config, str(shops(tmp_path)), 0)
         return runtime.execute(lambda: protocol.run(config, data, runtime))
 
     assert asyncio.run(cell()).metrics["test/auc"] > 0.5

@@ -168,7 +168,7 @@ def with_budget(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 def run_with(world: World, words: tuple[str, ...], *flags: str) -> int:
     """Run with an answer at the bank; the shop's policy answers there."""
-    answering = world.answer(names=(BANK,), seconds=10)
+    answering = world.answer(names=(BANK,), seconds=60)
     code = federated(world, words, *flags, answering=answering)
     end = time.monotonic() + 20
     while world.processes[SHOP].run is not None and time.monotonic() < end:

@@ -48,7 +48,7 @@ def federated(
 ) -> int:
     answering = answering or world.answer()
     code = main([*command(world, protocol), *flags, *words])
-    answering.join(30)
+    answering.join(1 if code else 30)  # a run that was refused may have had nothing to answer
     return code
 
 

@@ -256,9 +256,7 @@ def test_places_are_taken_from_the_mapper_alone_and_name_rows_that_there_are():
     for rows in (np.array([2]), np.array([-2])):
         with pytest.raises(Refused, match="mapper: names rows of bank/table that there are not: 2 are here"):
             asyncio.run(holder.take_positions(RowPositions(rows)))
-    with pytest.raises(
-        Refused, match=r"mapper: sends bank/table RowPositions.rows of shape \(1, 1\)"
-    ):
+    with pytest.raises(Refused, match=r"mapper: sends bank/table RowPositions.rows of shape \(1, 1\)"):
         holder.check_sizes(RowPositions(np.zeros((1, 1), np.int32)))
     asyncio.run(holder.take_positions(RowPositions(np.array([1, -1, 0]))))
     assert holder.positions is not None
