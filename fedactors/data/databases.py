@@ -461,8 +461,8 @@ def _fetched(connection: Any, sql: str, seconds: float = math.inf) -> Any:
         return mapped_table(schema, num_rows, pieces_of(connection.sql(sql).to_arrow_reader(size)))
 
 
-FINGERPRINT_ROWS = 1 << 16
-"""Rows of which a digest is taken at a time."""
+FINGERPRINT_ROWS, FINGERPRINT_CELLS = 1 << 16, 1 << 20
+"""Rows, and values, of which a digest is taken at a time."""
 
 
 def fingerprint(rows: Any, order_n: Any) -> bytes:
@@ -474,8 +474,9 @@ def fingerprint(rows: Any, order_n: Any) -> bytes:
     schema = pa.schema([field.with_type(narrow.get(field.type, field.type)) for field in rows.schema])
     digest = _Digest()
     with pa.ipc.new_stream(pa.PythonFile(digest, mode="w"), schema) as stream:
-        for first in range(0, max(len(order_n), 1), FINGERPRINT_ROWS):
-            block = rows.take(pa.array(order_n[first : first + FINGERPRINT_ROWS])).combine_chunks()
+        step = min(FINGERPRINT_ROWS, FINGERPRINT_CELLS // max(rows.num_columns, 1) + 1)
+        for first in range(0, max(len(order_n), 1), step):
+            block = rows.take(pa.array(order_n[first : first + step])).combine_chunks()
             stream.write_table(block if block.schema == schema else block.cast(schema))
     return digest.found.digest()
 

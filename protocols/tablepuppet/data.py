@@ -300,8 +300,8 @@ def label_values(labels: pa.ChunkedArray, loss: str, name: str, classes: Sequenc
     return values
 
 
-_ROWS_ENCODED = 1 << 16
-"""Rows whose numbers, and their columns, are in memory beside the matrix at once."""
+_CELLS_ENCODED = 1 << 20
+"""Numbers, each with its column, that are in memory beside the matrix at once."""
 
 
 def design_matrix(
@@ -310,19 +310,20 @@ def design_matrix(
     """Return x_nD: each feature's columns in order, and a last column of ones for the label's table (`bias`).
 
     Standardised numbers have mean 0 and deviation 1 over the vertical table (a constant column becomes 0). A category
-    that `facts` lacks gives zeros. Of more than `WIDE` columns only what is not zero is held.
+    that `facts` lacks gives zeros. Of more than `WIDE` columns, most of them categories, only what is not zero is held.
     """
     encoded = zip(features, facts.categories, strict=True)
     width = bias + sum(len(known) if feature.encoding == "one_hot" else 1 for feature, known in encoded)
-    if width > WIDE:
+    if width > max(WIDE, 2 * len(features)):  # a number takes more room there
         where, what = _encoded_columns(data, features, facts, bias, standardise)
         ends = np.arange(data.num_rows + 1) * len(where)
         columns = np.stack(where, axis=1).astype(np.int32).ravel()
         cells = np.stack(what, axis=1).ravel(), columns, ends
         return SparseRows(scipy.sparse.csr_array(cells, shape=(data.num_rows, width)))
     x_nD = allocate((data.num_rows, width), np.float64)
-    for first in range(0, data.num_rows, _ROWS_ENCODED):
-        rows = slice(first, min(first + _ROWS_ENCODED, data.num_rows))
+    step = max(_CELLS_ENCODED // max(len(features), 1), 1)
+    for first in range(0, data.num_rows, step):
+        rows = slice(first, min(first + step, data.num_rows))
         block = data.slice(first, rows.stop - first)
         try:
             found = _encoded_columns(block, features, facts, bias, standardise)

@@ -39,7 +39,8 @@ from fedactors.protocols.tablepuppet.config import TablePuppetConfig
 
 Array = NDArray[np.float64]
 Matrix = Array | SparseRows
-_BLOCK = 1 << 16
+_BLOCK, _CELLS = 1 << 16, 1 << 21
+"""Rows, and numbers, of a block that is weighted at once."""
 
 
 # --- the model --------------------------------------------------------------------------------------------------------
@@ -177,8 +178,9 @@ def factorise(problem: Subproblem) -> LinearSystem:
         gram_DD += x_nD.gram(np.asarray(problem.G_n, dtype=np.float64))
     else:
         weights = np.sqrt(np.asarray(problem.G_n, dtype=np.float64))
-        for start in range(0, len(x_nD), _BLOCK):
-            block = x_nD[start : start + _BLOCK] * weights[start : start + _BLOCK, None]
+        step = min(_BLOCK, _CELLS // max(D, 1))
+        for start in range(0, len(x_nD), step):
+            block = x_nD[start : start + step] * weights[start : start + step, None]
             gram_DD += block.T @ block
     values, vectors = scipy.linalg.eigh(gram_DD * (problem.kappa / problem.num_joined))
     return LinearSystem(vectors_DD=vectors, values_D=values, tau=problem.tau)

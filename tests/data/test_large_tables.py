@@ -299,8 +299,11 @@ def test_tables_of_a_query_are_the_same_in_files(tmp_path: Path, shrink: Shrink)
 
 @pytest.mark.slow
 @pytest.mark.drawn(1, of=4, subjects=["scenarios/benchmarks/large_tables.py"])
-@pytest.mark.parametrize(("protocol", "share"), [("horizontal", 5), ("mtcd", 4), ("pubsub-vfl", 1.25)])
-def test_trains_on_a_table_of_several_times_the_memory(protocol: str, share: float) -> None:
-    found = measure(protocol, 200_000, 100, limit_mib=64)
+@pytest.mark.parametrize(
+    ("protocol", "num_rows", "share"),
+    [("horizontal", 200_000, 5), ("mtcd", 200_000, 4), ("pubsub-vfl", 200_000, 1.25), ("tablepuppet", 400_000, 2)],
+)
+def test_trains_on_a_table_of_several_times_the_memory(protocol: str, num_rows: int, share: float) -> None:
+    found = measure(protocol, num_rows, 100, limit_mib=64)
     assert found["table_mib"] > 300
     assert found["peak_mib"] < found["table_mib"] / share, found
