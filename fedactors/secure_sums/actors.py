@@ -117,6 +117,11 @@ MESSAGES = (
     Confirmation, Confirmations, Unmasking,
 )  # fmt: skip
 """All that travels for secure sums: for a protocol's ``sent``."""
+STOPS_SHOW = (
+    "a number of yours that is infinite, or beyond secure_range, stops the run with your name: a server that chooses "
+    "what all are told learns one bit of your rows in each run that stops so"
+)
+"""What sums do not hide where a part that does not fit one is an error; see `SecureSummand.masked_if_it_fits`."""
 
 
 class SumMembers:
