@@ -830,9 +830,9 @@ class HorizontalServer(Server):
         await self._sums.prepare(1)
         point, work = steps_point(len(self.sites.names)), Work("aggregate", float(len(self.sizes)))
         total, _ = await self._sums.total(await self.sites.ask(lambda site: site.sum_columns(order)), point, work)
-        found = numbers_of(total)
-        check_summed(found)
-        return found
+        sums = numbers_of(total)
+        check_summed(sums)
+        return sums
 
     @remote(caller=DRIVER, at_most="num_rounds", of="round")
     async def train(self, order: messages.RoundOrder) -> messages.Progress:
