@@ -508,6 +508,8 @@ class _Waiting:
     site: str
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
+    calls: dict[str, Heartbeats] = field(default_factory=dict)
+    """By who calls: of more calls together than are due the site would give the relay up."""
 
 
 @dataclass(eq=False)
@@ -772,6 +774,10 @@ class Relay:
         if waiting.writer.transport.get_write_buffer_size() > self.limits.block:  # calls pile up that nobody reads
             waiting.writer.transport.abort()
             raise Refused(site, f"dials {other!r}, which reads nothing")
+        try:
+            waiting.calls.setdefault(site, Heartbeats(1 / (2 * len(self._taken.federation.members)))).count()
+        except Broken:
+            raise Refused(site, f"dials {other!r} all the time") from None
         token, call = secrets.token_hex(_TOKEN_BYTES), _Call(site, other)
         self._calls[token] = call
         try:

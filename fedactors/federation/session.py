@@ -283,10 +283,14 @@ async def read_piece(
 
 
 class Heartbeats:
-    """Counts the heartbeats that the other side gives: each takes time that others wait for."""
+    """Counts the heartbeats that the other side gives: each takes time that others wait for.
 
-    def __init__(self) -> None:
-        self._begun = time.monotonic()
+    Args:
+        share: of what is due in all.
+    """
+
+    def __init__(self, share: float = 1.0) -> None:
+        self._begun, self._share = time.monotonic(), share
         self._count = 0
 
     def count(self, due: int = 0) -> None:
@@ -296,7 +300,8 @@ class Heartbeats:
             Broken: they are more than are due.
         """
         self._count += 1
-        if self._count > _HEARTBEATS + due + _HEARTBEATS_A_SECOND * (time.monotonic() - self._begun):
+        timely = _HEARTBEATS + _HEARTBEATS_A_SECOND * (time.monotonic() - self._begun)
+        if self._count > due + self._share * timely:
             raise Broken("gives heartbeats all the time")
 
 

@@ -32,6 +32,7 @@ import asyncio
 import dataclasses
 import functools
 import hashlib
+import logging
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
@@ -64,6 +65,7 @@ from fedactors.secure_sums.messages import (
 from fedactors.secure_sums.primitives import FEWEST, FixedPoint, threshold_of
 from fedactors.secure_sums.protocol import EXACT, SecureSumClient, SecureSumError, SecureSumServer, unmasked_sum
 
+_log = logging.getLogger(__name__)
 SECRET_BYTES = 32
 COARSEST = 1e-4
 """Of a client's own numbers, a step of a sum's grid at most: what training changes is larger. See `coarsest`."""
@@ -115,6 +117,11 @@ MESSAGES = (
     Confirmation, Confirmations, Unmasking,
 )  # fmt: skip
 """All that travels for secure sums: for a protocol's ``sent``."""
+STOPS_SHOW = (
+    "a number of yours that is infinite, or beyond secure_range, stops the run with your name: a server that chooses "
+    "what all are told learns one bit of your rows in each run that stops so"
+)
+"""What sums do not hide where a part that does not fit one is an error; see `SecureSummand.masked_if_it_fits`."""
 
 
 class SumMembers:
@@ -227,6 +234,7 @@ class SecureSummand(Client):
         heard: bytes,
         grain: NDArray[Any] | float = 0.0,
         limit: float | None = None,
+        at_random: NDArray[np.bool_] | None = None,
     ) -> Masked:
         """Return an array under the masks of the next sum; see `SecureSumClient.mask`.
 
@@ -239,15 +247,43 @@ class SecureSummand(Client):
             heard: what `heard` returned when the values were ordered: another call may come while they are computed.
             grain: as there.
             limit: the setting `secure_range`, if it is not the point's.
+            at_random: as there.
 
         Raises:
             BadInput: the setting `secure_range` (`limit`, if not the point's) is too small for `what`.
         """
         try:
-            return self._sums.mask(values, point, values_id, sigma, grain=grain, what=what, heard=heard)
+            more: dict[str, Any] = {"grain": grain, "what": what, "heard": heard, "at_random": at_random}
+            return self._sums.mask(values, point, values_id, sigma, **more)
         except ValueError as error:
             given = point.limit if limit is None else limit
             raise BadInput(f"secure_range: {given:g} is too small for {what} of {self.name}: {error}") from None
+
+    def masked_if_it_fits(
+        self,
+        part: NDArray[np.float64],
+        point: FixedPoint,
+        values_id: str | None = None,
+        *,
+        what: str,
+        heard: bytes,
+        flag: int,
+        grain: NDArray[Any] | float = 0.0,
+    ) -> Masked:
+        """Return an array under masks; of one that fits no sum nobody learns whose it is.
+
+        An error would name the client: a server that makes up models could ask, run by run, whether a single client has
+        a row beyond some bound. So random words take its place, and a number that is 0 or more (of the flat array the
+        `flag`-th) becomes less: `check_fits` fails then, and says so of all together.
+        """
+        limit = point.limit
+        if not (np.abs(part) + np.abs(grain) / 2 <= limit).all():  # a number that is none is not either
+            _log.warning("%s: %s fits no sum: infinite, or beyond secure_range=%g", self.name, what, limit)
+            at_random = np.ones(part.shape, np.bool_)
+            part, at_random.flat[flag] = np.zeros_like(part), False
+            part.flat[flag] = -limit
+            return self.masked(part, point, values_id, what=what, heard=heard, at_random=at_random)
+        return self.masked(part, point, values_id, what=what, heard=heard, grain=grain)
 
     def check_total(self, weight: float, total: float, point: FixedPoint) -> None:
         """Check what all clients are said to weigh together, by which the own values are scaled for a sum.
@@ -375,6 +411,19 @@ class SecureSummand(Client):
     async def unmask_sum(self, proof: Confirmations) -> Unmasking:
         """Help to remove the masks of one sum."""
         return self._sums.unmask(proof)
+
+
+def check_fits(flag: float, point: FixedPoint, what: str, learning_rate: float | str) -> None:
+    """Check, by the flag of a sum, that each client's part did; see `SecureSummand.masked_if_it_fits`.
+
+    Raises:
+        BadInput: some client's did not.
+    """
+    if flag < -point.error(point.num_clients):
+        raise BadInput(
+            f"secure_range: {point.limit:g} is too small for {what} of a client, or learning_rate: {learning_rate} "
+            "diverges there: try a larger range or a smaller rate; the client's own log says so"
+        )
 
 
 def as_bytes(told: Any) -> bytes:

@@ -252,6 +252,7 @@ class SecureSumClient:
         grain: NDArray[Any] | float = 0.0,
         what: str = "",
         heard: bytes = b"",
+        at_random: NDArray[np.bool_] | None = None,
     ) -> Masked:
         """Return an array under the masks of the next sum.
 
@@ -267,6 +268,8 @@ class SecureSumClient:
                 its client's known share, could be of certain ones only, and tell all of them.
             what: what the values are, the same for all: a sum is of values of one kind, shape and grid.
             heard: a digest of what the values follow from, the same for all: a sum is of those who heard the same.
+            at_random: where random words take the place of values (none: nowhere), so that nobody reads anything of the
+                sum there: of a client that has no such values, and may not say so by itself.
 
         Raises:
             ValueError: a value that fixed point cannot hold; nothing has been masked then.
@@ -285,14 +288,17 @@ class SecureSumClient:
                 smoothing = mask_stream(hashlib.sha256(framed(b"grain", of_sum)).digest(), len(flat))
                 flat = flat + np.asarray(grain) * (smoothing * 2.0**-32 - 0.5)
             words = point.encode(flat, drawn=drawn)
+        if at_random is not None:
+            words = np.where(at_random.reshape(-1), mask_stream(self._entropy(SEED_BYTES), len(flat)), words)
         words = plus(words, mask_stream(self._seeds[slot], len(flat)), point.num_words)
         for peer in session.neighbours(self.name):
             theirs = session.keys[peer].masking[slot].tobytes()
             stream = mask_stream(pair_seed(self._masking[slot], theirs, session.id, slot, self.name, peer), len(flat))
             words = (plus if self.name < peer else minus)(words, stream, point.num_words)
         self._num_unused = 0
-        self._ids.append([one for one in (values_id, digest if flat.any() else None) if one is not None])
-        self._rows.append(_digests(values))
+        is_told = at_random is None  # else no values are
+        self._ids.append([one for one in (values_id, digest if flat.any() and is_told else None) if one is not None])
+        self._rows.append(_digests(values) if is_told else set())
         self._summed.append(summed_text(what, np.shape(values), point, heard))
         return Masked(slot, tuple(np.shape(values)), words)
 

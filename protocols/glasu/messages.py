@@ -19,7 +19,7 @@ from fedactors.data.new_rows import Predicted, PredictOrder
 from fedactors.inspection import Protection
 from fedactors.messages.codec import message
 from fedactors.messages.fields import Dimensions
-from fedactors.secure_sums.actors import MESSAGES
+from fedactors.secure_sums.actors import MESSAGES, STOPS_SHOW
 
 if TYPE_CHECKING:
     from fedactors.protocols.glasu.config import GlasuConfig
@@ -253,7 +253,8 @@ def left_open(config: GlasuConfig, purpose: str) -> Sequence[str]:
         return ()
     found = [
         "the server may tell the first organisation predictions of its own making in each evaluation, and is told how "
-        "good they are by the labels, which such predictions can spell out"
+        "good they are by the labels, which such predictions can spell out",
+        STOPS_SHOW,
     ]
     if IndexSet in sent(config):
         found.append(

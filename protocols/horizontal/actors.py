@@ -51,9 +51,11 @@ from fedactors.protocols.horizontal.messages import ColumnMeans, ColumnScale, Fl
 from fedactors.protocols.horizontal.standardisation import (
     Doubles,
     as_read,
+    check_summed,
     column_sums,
     digits_key,
     means_of,
+    no_sums,
     numbers_of,
     scale_of,
     scaled_numbers,
@@ -62,7 +64,7 @@ from fedactors.protocols.horizontal.standardisation import (
     words_of,
 )
 from fedactors.runtime.rounds import Remedy
-from fedactors.secure_sums.actors import SecureSummand, SecureSums, in_turn
+from fedactors.secure_sums.actors import SecureSummand, SecureSums, check_fits, in_turn
 from fedactors.secure_sums.messages import Masked
 from fedactors.secure_sums.primitives import FixedPoint, count_point
 from fedactors.secure_sums.protocol import TooFewLeft
@@ -242,12 +244,20 @@ class ClientProcess(SecureSummand):
         targets = [y for _, y in rows] if self._config.measures_targets(self._part.task, self._part.targets) else []
         if not scaled_D.any() and not targets:
             raise Refused(self.caller, f"asks {self.name} for sums of columns, none of which is standardised")
-        sums = column_sums([x for x, _ in rows], scaled_D, order.values, targets)
+        at_random, num_sums = None, int(scaled_D.sum()) + bool(targets)
+        try:
+            sums = column_sums([x for x, _ in rows], scaled_D, order.values, targets)
+        except BadInput as error:
+            if not self._config.secure_aggregation:
+                raise
+            _log.warning("%s: %s", self.name, error)
+            sums, at_random = no_sums(1 + num_sums * (2 if order.values.size else 1))
         if not self._config.secure_aggregation:
             return messages.ColumnSums(sums)
         heard, point = self.heard("sum_columns", order), steps_point(len(self.clients))
         words = words_of(sums, digits_key(self.seed, order.values))
-        return self.masked(words, point, self._first_id, what="sums of columns", heard=heard)
+        how: dict[str, Any] = {"what": "sums of columns", "heard": heard, "at_random": at_random}
+        return self.masked(words, point, self._first_id, **how)
 
     def _check_no_return(self) -> None:
         """Refuse sums before the first round to who asks for them again: beside the first they would show a site's."""
@@ -408,7 +418,8 @@ class ClientProcess(SecureSummand):
         part = algorithm.summand(change, self.total_weight, order, self._config.secure_range)
         grain = algorithm.grains(change, self.total_weight, order)
         # one id a round: what is asked for again must be summed among the same sites
-        return self.masked(part, self._grid, f"{order.round}", grain=grain, what="a change", heard=heard)
+        how: dict[str, Any] = {"what": "a change", "heard": heard, "flag": -1}
+        return self.masked_if_it_fits(part, self._grid, f"{order.round}", grain=grain, **how)
 
     def _num_steps(self, client: int) -> int:
         """Return the steps that a client takes in a round."""
@@ -578,7 +589,7 @@ class ClientProcess(SecureSummand):
         )
         if config.record_privacy is not None:
             self.num_trained |= {client: self.num_trained.get(client, 0) + 1 for client in clients}
-        if not math.isfinite(found.loss):
+        if not math.isfinite(found.loss) and not config.secure_aggregation:  # where a sum alone says so
             remedy = Remedy("learning_rate", config.at(self._inputs).step_size)
             raise remedy.error(order.round, f"{self.name}'s loss", found.loss)
         self.controls |= dict(zip(clients, found.controls, strict=bool(controls)))
@@ -819,7 +830,9 @@ class HorizontalServer(Server):
         await self._sums.prepare(1)
         point, work = steps_point(len(self.sites.names)), Work("aggregate", float(len(self.sizes)))
         total, _ = await self._sums.total(await self.sites.ask(lambda site: site.sum_columns(order)), point, work)
-        return numbers_of(total)
+        sums = numbers_of(total)
+        check_summed(sums)
+        return sums
 
     @remote(caller=DRIVER, at_most="num_rounds", of="round")
     async def train(self, order: messages.RoundOrder) -> messages.Progress:
@@ -918,6 +931,7 @@ class HorizontalServer(Server):
         point = FixedPoint(limit=self._config.secure_range, num_clients=len(self.sites.names))
         work = Work("aggregate", float(self.model.vector.size * len(parts)))
         total = await self._total(parts, point, work)
+        check_fits(float(total[-1]), point, "a change", self._config.at(self.facts["inputs"]).step_size)
         found = algorithm.mean_of_summands(total, self._config.secure_range)
         return [found] if found.num_clients else []
 

@@ -34,6 +34,12 @@ from fedactors.secure_sums.primitives import LongIntegers
 Doubles = NDArray[np.float64]
 _FRACTION = 128
 _LARGEST = 2.0**120
+_TOO_LARGE = (
+    'data: numbers of columns are too large to be standardised: give public ranges, scaling = "range" under '
+    "task.columns, or standardisation=none"
+)
+_NO_SUMS = -(2.0**100)
+"""In place of its number of rows, of a site whose sums are none."""
 _CONSTANT = 1e-7
 """A deviation below this share of the mean is rounding: the column is left at its scale."""
 
@@ -76,11 +82,18 @@ def column_sums(
     ]
     found: Doubles = np.concatenate([[float(sum(map(len, blocks)))], *of_powers])
     if not (np.abs(found) < _LARGEST).all():
-        raise BadInput(
-            'data: numbers of columns are too large to be standardised: give public ranges, scaling = "range" under '
-            "task.columns, or standardisation=none"
-        )
+        raise BadInput(_TOO_LARGE)
     return found
+
+
+def no_sums(num_sums: int) -> tuple[Doubles, NDArray[np.bool_]]:
+    """Return what a site adds under masks that has no sums, and which words are drawn at random: all but the rows'.
+
+    An error would name it: a server that makes up means could ask whether a single site has a row beyond some bound.
+    """
+    at_random = np.ones((num_sums, LongIntegers.num_words), np.bool_)
+    at_random[0] = False
+    return np.append(_NO_SUMS, np.zeros(num_sums - 1)), at_random
 
 
 def _powers(rows_ND: NDArray[Any], means_D: Floats, power: int) -> Doubles:
@@ -138,6 +151,16 @@ def numbers_of(words: Doubles) -> Doubles:
     modulus = 1 << 32 * words.shape[1]
     wholes = (int.from_bytes(row.tobytes(), "little") for row in words.astype("<u4"))
     return np.array([(whole - modulus * (2 * whole >= modulus)) / 2**_FRACTION for whole in wholes])
+
+
+def check_summed(total: Doubles) -> None:
+    """Check that each site had sums; see `no_sums`.
+
+    Raises:
+        BadInput: one had none.
+    """
+    if total[0] < 0:
+        raise BadInput(_TOO_LARGE)
 
 
 def standardised(rows: Rows, mean: Sequence[float], deviation: Sequence[float]) -> Rows:

@@ -37,7 +37,7 @@ from fedactors.protocols.mtcd.data import GeneratedData, ImageData, weights_of
 from fedactors.protocols.mtcd.message_compression import Estimates, Transforms
 from fedactors.protocols.mtcd.messages import seal_of
 from fedactors.protocols.mtcd.roaming import Issue, Roaming, RoamingPlan
-from fedactors.secure_sums.actors import SecureSums
+from fedactors.secure_sums.actors import SecureSums, check_fits
 
 _log = logging.getLogger(__name__)
 _PROBE_MARGIN = 1.1
@@ -256,8 +256,10 @@ class GatheringServer(SealingServer):
         if self._config.secure_aggregation:
             parts = {self._names[client]: part for client, part in found.items()}
             work = Work("merge", sum(part.words.size for part in parts.values()))
-            total, _ = await self._sums.total(parts, point_of(self._config), work)
+            point = point_of(self._config)
+            total, _ = await self._sums.total(parts, point, work)
             self.z, self.penalties[0] = parts_of(total, self._config)
+            check_fits(self.penalties[0], point, "a representation", self._config.learning_rate)
             self.z.setflags(write=False)
             return
         rows, arrived = self._rows_of(round_), {}

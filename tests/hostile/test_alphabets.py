@@ -19,6 +19,7 @@ from fedactors.plugins import find_protocol
 from fedactors.protocols.horizontal import algorithm
 from fedactors.protocols.horizontal.actors import ClientProcess, HorizontalServer
 from fedactors.protocols.horizontal.messages import Change
+from fedactors.protocols.mtcd import actors as mtcd
 from fedactors.protocols.nebulafl.baselines import secure_sums
 from fedactors.protocols.nebulafl.baselines.actors import OrderCenter
 from fedactors.protocols.nebulafl.config import NebulaFLConfig
@@ -39,7 +40,8 @@ CENTERS = {
 
 
 def run(protocol: str, **words: Any) -> None:
-    usual = SITES if protocol == "horizontal" else {**find_protocol("nebulafl").smoke, **CENTERS}
+    more = {"nebulafl": CENTERS, "mtcd": {"num_clients": 3, "secure_aggregation": True}}
+    usual = SITES if protocol == "horizontal" else {**find_protocol(protocol).smoke, **more[protocol]}
     simulate(protocol, seed=1, **{**usual, **words})
 
 
@@ -196,3 +198,72 @@ def test_what_sums_of_adaptive_steps_tell_is_shown(tmp_path: Any) -> None:
         made = make_proposal(world.folder(BANK), find_protocol("horizontal"), settings, data, None)
         said = describe(world.folder(SHOP), made)["left_open"]
         assert any(one.startswith("steps of adam and adamw are nearly") for one in said) == is_said
+
+
+MORE: dict[str, Any] = {"horizontal": {}, "nebulafl": {"duration": 90_000}, "mtcd": {"learning_rate": 0.001}}
+NAMES = ("client-", "frankfurt", "oregon", "virginia")
+
+
+@pytest.mark.parametrize("protocol", MORE)
+@pytest.mark.parametrize("number", [np.nan, np.inf, 1e5], ids=["none", "infinite", "beyond the range"])
+def test_of_what_fits_no_sum_nobody_learns_whose_it_is(
+    monkeypatch: pytest.MonkeyPatch, protocol: str, number: float
+) -> None:
+    """By models of its own making a server would ask of a single site, run by run: has it a row beyond some bound?"""
+    total, sums, parts = SecureSums.total, list[Any](), list[Any]()
+    module, size = {"horizontal": (algorithm, -3), "nebulafl": (secure_sums, -1), "mtcd": (mtcd, -1)}[protocol]
+    honest = module.summand  # type: ignore[attr-defined]
+
+    async def listen(self: SecureSums, masked: Any, point: Any, work: Any) -> Any:
+        found = await total(self, masked, point, work)
+        sums.append(found[0])
+        return found
+
+    def summand(*told: Any) -> Any:
+        found = honest(*told)
+        if not parts:
+            found[:size] = number
+        parts.append(found)
+        return found
+
+    monkeypatch.setattr(SecureSums, "total", listen)
+    monkeypatch.setattr(module, "summand", summand)
+    said = r"secure_range: [\d.]+ is too small for a \w+ of a client, or learning_rate: [\d.]+ diverges there: "
+    with pytest.raises(BadInput, match=said) as raised:
+        run(protocol, **MORE[protocol])
+    assert len(parts) == 3
+    assert not any(name in str(raised.value) for name in NAMES)
+    read, others = sums[-1][:size], sum(parts[1:])[:size]
+    assert np.abs(read - others).min() > 1e-9, "the server reads what the others have added"
+    assert np.median(np.abs(read)) > 1  # of words that are drawn at random
+
+
+def test_of_sums_that_a_site_does_not_have_nobody_learns_whose_they_are(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside means of a server's making, 2^60, a row decides whether squares have a sum."""
+    rng, read = np.random.default_rng(3), list[Any]()
+    for name in ("north", "east", "south", "test"):
+        values = rng.normal(size=(40, 2))
+        if name == "south":
+            values[0, 0] = 1e30
+        rows = "".join(f"{a:.4g},{b:.4f},{int(b > 0)}\n" for a, b in values)
+        (tmp_path / f"{name}.csv").write_text("a,b,label\n" + rows)
+    told = "".join(f'[parties.{name}]\npath = "{name}.csv"\nlabel = "label"\n' for name in ("north", "east", "south"))
+    (tmp_path / "parties.toml").write_text(
+        f'[task]\ntype = "binary"\nlayout = "horizontal"\nclasses = ["0", "1"]\ntest = "test.csv"\n{told}'
+    )
+    honest = SecureSums.total
+
+    async def listen(self: SecureSums, *args: Any) -> Any:
+        found = await honest(self, *args)
+        read.append(found[0])
+        return found
+
+    monkeypatch.setattr(SecureSums, "total", listen)
+    words = {"secure_aggregation": True, "on_party_loss": "stop", "num_rounds": 1}
+    with pytest.raises(BadInput, match="numbers of columns are too large to be standardised") as raised:
+        simulate("horizontal", tmp_path / "parties.toml", seed=1, **words)
+    assert not any(name in str(raised.value) for name in ("north", "east", "south"))
+    assert read[-1].shape == (5, 9)
+    assert not (read[-1][1:] == 0).any(), "which is what the others have added"

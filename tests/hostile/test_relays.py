@@ -157,6 +157,37 @@ def test_a_relay_gives_a_site_no_more_heartbeats_or_calls_than_are_due(
     assert any(text.endswith("gives heartbeats all the time; it is tried again") for text in told), told[:5]
 
 
+def test_a_member_that_calls_all_the_time_takes_no_site_from_its_relay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The called site gives a relay up that makes more calls than are due, whoever of its members makes them."""
+    monkeypatch.setattr(session, "_HEARTBEATS", 80)
+    monkeypatch.setattr(session, "_HEARTBEATS_A_SECOND", 0.0)  # what is due does not grow while a machine is busy
+    port, lines, told = free_port(), list[dict[str, Any]](), list[str]()
+    world, said = relayed(tmp_path, port), list[str]()
+
+    async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    async def work() -> None:
+        called = Called(world.folder(SHOP), LIMITS, accepted, lambda _, text: told.append(text))
+        async with await Relay(tmp_path / "credit" / FEDERATION, tell=lines.append).start("127.0.0.1", port):
+            waiting = asyncio.get_running_loop().create_task(called.wait())
+            async with asyncio.timeout(60):
+                while not told:
+                    await asyncio.sleep(0.02)
+                for _ in range(session._HEARTBEATS + 20):
+                    said.append(await said_to(world.folder(BANK), port, DIAL, SHOP))
+            waiting.cancel()
+            await asyncio.gather(waiting, *called._tasks, return_exceptions=True)
+            await asyncio.sleep(0.05)
+
+    asyncio.run(work())
+    assert not any("heartbeats all the time" in text for text in told), told
+    assert said[:20] == [""] * 20
+    assert said[-1].endswith("dials 'shop' all the time")
+
+
 def test_what_comes_at_once_is_read_while_others_are_heard() -> None:
     """Pieces that lie in a buffer are read without a wait: whoever sends thousands keeps nobody from their turn."""
 

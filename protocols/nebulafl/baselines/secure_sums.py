@@ -28,7 +28,7 @@ from fedactors.protocols.nebulafl.config import NebulaFLConfig
 from fedactors.protocols.nebulafl.containers import WHILE_IT_LASTS, RunMembers
 from fedactors.protocols.nebulafl.messages import ClusterLogits, RoundDone, RoundOrder, RoundResult, TotalWeight
 from fedactors.protocols.nebulafl.training import Trainings
-from fedactors.secure_sums.actors import SecureSummand, SecureSums, as_bytes, in_turn
+from fedactors.secure_sums.actors import SecureSummand, SecureSums, as_bytes, check_fits, in_turn
 from fedactors.secure_sums.messages import Masked
 from fedactors.secure_sums.primitives import FixedPoint, count_point
 
@@ -134,7 +134,9 @@ class SummingCenter(DataCenter, SecureSummand):
         share = self._answers.weight(kept) / self.total_weight
         part, grain = summand(kept, self.start, share, self._limit), grains(kept, self.start, share)
         # one id a round: a change that is asked for again must be summed among the same centers
-        return self.masked(part, self._grid, f"{kept.round}", grain=grain, what="a change", heard=heard)
+        return self.masked_if_it_fits(
+            part, self._grid, f"{kept.round}", grain=grain, what="a change", heard=heard, flag=-1
+        )
 
 
 class RoundSums:
@@ -146,7 +148,7 @@ class RoundSums:
             "skip" if not config.secure_aggregation else "drop" if config.on_party_loss == "continue" else "stop"
         )
         self.centers: ActorGroup[SummingCenter] = ActorGroup(exchange, centers, on_loss=on_loss, timeout=_TIMEOUT)
-        self._limit = config.secure_range
+        self._limit, self._learning_rate = config.secure_range, config.learning_rate
         self._sums = SecureSums(exchange, self.centers)
 
     async def weigh(self) -> None:
@@ -164,5 +166,6 @@ class RoundSums:
         point = FixedPoint(limit=self._limit, num_clients=len(self.centers.names))
         work = Work(UNMASKING, float(sum(part.words.size for part in parts.values())))
         total, _ = await self._sums.total(parts, point, work)
+        check_fits(float(total[-1]), point, "a change", self._learning_rate)
         share = total[-1] / self._limit
         return (start_P + total[:-1] / share).astype(np.float32) if share > 0 else None

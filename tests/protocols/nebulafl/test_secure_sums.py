@@ -180,7 +180,7 @@ def test_a_fellow_center_may_ask_for_no_sum(monkeypatch):
 
 def test_a_bare_answer_is_refused(monkeypatch):
     async def bare(self):
-        answer = RoundResult("oregon", 0, 1, 1, np.zeros(3, np.float32))
+        answer = RoundResult("oregon", 0, 1, 1, np.zeros(650, np.float32))
         await self.peer("exchange", RoundExchange).take(freeze(answer)[0])
 
     begin = actors.OrderCenter._go_on
