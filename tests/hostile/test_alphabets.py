@@ -40,7 +40,7 @@ CENTERS = {
 
 
 def run(protocol: str, **words: Any) -> None:
-    more = {"nebulafl": CENTERS, "mtcd": {"num_clients": 3, "secure_aggregation": True}}
+    more: dict[str, dict[str, Any]] = {"nebulafl": CENTERS, "mtcd": {"num_clients": 3, "secure_aggregation": True}}
     usual = SITES if protocol == "horizontal" else {**find_protocol(protocol).smoke, **more[protocol]}
     simulate(protocol, seed=1, **{**usual, **words})
 
