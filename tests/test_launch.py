@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+import fedactors.sweeps
+import fedactors.trained  # noqa: F401  (likewise)
 from fedactors import launch as launch_module
 from fedactors.errors import BadInput, DataMissing, PartyFailed, Stopped
 from fedactors.launch import launch, load_data, resolve

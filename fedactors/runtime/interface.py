@@ -119,12 +119,17 @@ class RuntimeSettings(TypedDict, total=False):
 LossHandler = Callable[[str], Awaitable[None]]
 
 
-def outside_loop(call: Callable[[], T]) -> T:
-    """Return what a call returns that begins an event loop: in a thread where one runs here, as in a notebook."""
+def is_in_loop() -> bool:
+    """Say whether an event loop runs here, as in a notebook: another one needs a thread of its own."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return call()
+        return False
+    return True
+
+
+def in_thread(call: Callable[[], T]) -> T:
+    """Return what a call returns in a thread of its own."""
     with ThreadPoolExecutor(1, "fedactors run") as pool:
         return pool.submit(call).result()
 

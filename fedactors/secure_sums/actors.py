@@ -273,8 +273,8 @@ class SecureSummand(Client):
         """Return an array under masks; of one that fits no sum nobody learns whose it is.
 
         An error would name the client: a server that makes up models could ask, run by run, whether a single client has
-        a row beyond some bound. So random words take its place, and a number that is 0 or more (of the flat array the
-        `flag`-th) becomes less: `check_fits` fails then, and says so of all together.
+        a row beyond some bound. So random words take its place, and the `flag`-th number of the flat array, which is 0
+        or more and tells nothing of one client, becomes less: `check_fits` fails then, and says so of all together.
         """
         limit = point.limit
         if not (np.abs(part) + np.abs(grain) / 2 <= limit).all():  # a number that is none is not either

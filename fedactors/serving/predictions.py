@@ -444,6 +444,15 @@ class SummingParty(SecureSummand, PredictingParty):
         """How contributions become words of a sum; a protocol says how."""
         raise TypeError(f"{type(self).__name__} does not say how contributions become words")
 
+    def _check_is_open(self) -> None:
+        """Check that the order may still change.
+
+        Raises:
+            Refused: others were told it.
+        """
+        if self._order is not None:
+            raise Refused(self.caller, f"orders the rows of {self.name} anew when they are being added up")
+
     @remote(caller=CLIENT, only="label_party", once=True)
     async def contribute(self) -> Contribution:
         """Refuse: in the open nothing leaves."""
@@ -452,9 +461,9 @@ class SummingParty(SecureSummand, PredictingParty):
     @remote(caller=CLIENT, only="label_party", once=True)
     async def take_order(self, order: AlignmentOrder) -> None:
         """Follow the common order, until other parties have compared theirs with it."""
+        self._check_is_open()
         rows = await follow_beside(self, self._new.ids, order, self._data.alignment)
-        if self._order is not None:
-            raise Refused(self.caller, f"orders the rows of {self.name} anew when they are being added up")
+        self._check_is_open()  # others may have asked meanwhile
         self._rows = rows
 
     @remote(caller=CLIENT, once=True, each=True)
@@ -694,9 +703,7 @@ class PredictingSite(Client):
             Refused: naming the holder; it is for another task, or other classes or targets, or of another size.
         """
         facts = [(one.task, one.num_classes, one.inputs, one.targets, len(one.parameters)) for one in (found, first)]
-        rows, is_known = self._rows, facts[0] == facts[1]
-        if isinstance(rows, HorizontalFile):
-            is_known = is_known and (found.task, found.targets) == (rows.file.task, rows.targets)
+        is_known = facts[0] == facts[1]
         if found.task == "multiclass" and reading.classes:
             is_known = is_known and found.num_classes == len(reading.classes)
         if self._trained_base is not None:

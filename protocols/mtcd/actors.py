@@ -706,5 +706,6 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
         if not self._config.secure_aggregation or isinstance(found, Masked):
             return found
         values, point = summand(unpack(found.h), found.penalty), point_of(self._config)
-        flag = values.size - values.shape[1]  # r(theta_k)
+        flag = values.size
+        values = np.vstack([values, np.zeros_like(values[:1])])
         return self.masked_if_it_fits(values, point, what="a representation", heard=heard, flag=flag)

@@ -258,8 +258,8 @@ class GatheringServer(SealingServer):
             work = Work("merge", sum(part.words.size for part in parts.values()))
             point = point_of(self._config)
             total, _ = await self._sums.total(parts, point, work)
-            self.z, self.penalties[0] = parts_of(total, self._config)
-            check_fits(self.penalties[0], point, "a representation", self._config.learning_rate)
+            check_fits(float(total[-1, 0]), point, "a representation", self._config.learning_rate)
+            self.z, self.penalties[0] = parts_of(total[:-1], self._config)
             self.z.setflags(write=False)
             return
         rows, arrived = self._rows_of(round_), {}

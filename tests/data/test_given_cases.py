@@ -219,7 +219,8 @@ REFUSED = {
     },
     "43-places": {
         "t0 t7 t8": "cannot be read",
-        "t2 t3 t4 t5 t6": "is not a file",
+        "t2 t3 t5 t6": "is not a file",
+        "t4": "$HOME is not replaced by its value",
     },
 }
 """Those that are refused, and what is said."""

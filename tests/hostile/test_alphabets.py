@@ -210,13 +210,14 @@ def test_of_what_fits_no_sum_nobody_learns_whose_it_is(
     monkeypatch: pytest.MonkeyPatch, protocol: str, number: float
 ) -> None:
     """By models of its own making a server would ask of a single site, run by run: has it a row beyond some bound?"""
-    total, sums, parts = SecureSums.total, list[Any](), list[Any]()
+    total, sums, limits, parts = SecureSums.total, list[Any](), list[float](), list[Any]()
     module, size = {"horizontal": (algorithm, -3), "nebulafl": (secure_sums, -1), "mtcd": (mtcd, -1)}[protocol]
     honest = module.summand  # type: ignore[attr-defined]
 
     async def listen(self: SecureSums, masked: Any, point: Any, work: Any) -> Any:
         found = await total(self, masked, point, work)
         sums.append(found[0])
+        limits.append(point.limit)
         return found
 
     def summand(*told: Any) -> Any:
@@ -233,9 +234,13 @@ def test_of_what_fits_no_sum_nobody_learns_whose_it_is(
         run(protocol, **MORE[protocol])
     assert len(parts) == 3
     assert not any(name in str(raised.value) for name in NAMES)
-    read, others = sums[-1][:size], sum(parts[1:])[:size]
+    others = sum(parts[1:])
+    read, others = (one[: len(others) + size] for one in (sums[-1], others))
     assert np.abs(read - others).min() > 1e-9, "the server reads what the others have added"
     assert np.median(np.abs(read)) > 1  # of words that are drawn at random
+    flag = sums[-1][-1] if sums[-1].ndim == 1 else sums[-1][-1, 0]
+    most = 1e-3 if protocol == "horizontal" else 1e-8  # how many clients the others are is known there
+    assert flag / limits[-1] == pytest.approx(-1, abs=most), "that one of them has none, and nothing else"
 
 
 def test_of_sums_that_a_site_does_not_have_nobody_learns_whose_they_are(

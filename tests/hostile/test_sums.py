@@ -131,7 +131,8 @@ def attacked(name: str, said: str, **more: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "said"), [(0, r"orders 0 containers of .*; approved: 2"), (2, "a round that is not over there")]
+    ("number", "said"),
+    [(0, r"orders a round of 0 containers of .*; approved: 2"), (2, "a round that is not over there")],
 )
 def test_a_center_adds_the_round_that_all_were_told_last(
     monkeypatch: pytest.MonkeyPatch, number: int, said: str

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from fedactors.actors.context import Work
+from fedactors.actors.remote import current_caller
 from fedactors.api import simulate
 from fedactors.data.alignment.ids import AlignmentOrder
 from fedactors.learning.network import on_host
@@ -156,6 +157,7 @@ def test_rows_that_a_label_party_pairs_otherwise_are_in_no_sum(monkeypatch: pyte
     ann, bob, cleo = client("ann"), client("bob"), client("cleo")
 
     async def work() -> None:
+        current_caller.set("ann")
         await bob.take_order(told)
         await cleo.take_order(other)
         await ann.align()

@@ -36,7 +36,7 @@ from fedactors.runtime import calls, snapshots
 from fedactors.runtime.addresses import greets, refuses
 from fedactors.runtime.compute import WallClock
 from fedactors.runtime.failures import UnawaitedCall, first_error, note_loss
-from fedactors.runtime.interface import ActorSpec, CostModel, Runtime, RuntimeSettings, Snapshot, outside_loop
+from fedactors.runtime.interface import ActorSpec, CostModel, Runtime, RuntimeSettings, Snapshot, in_thread, is_in_loop
 from fedactors.runtime.ray import cluster
 from fedactors.runtime.ray.actor_process import Accounts, Drained, Settings, Used
 from fedactors.runtime.ray.cleanup import DriverWatchdog, Reaper
@@ -343,7 +343,8 @@ class RayRuntime(Runtime):
         try:
             self._watchdog, self._reaper = joined.watchdog, joined.reaper
             self.num_cores = int(ray.cluster_resources().get("CPU", self.num_cores)) or 1
-            return outside_loop(lambda: asyncio.run(self._run(main, resume)))
+            run = partial(asyncio.run, self._run(main, resume))
+            return in_thread(run) if is_in_loop() else run()
         finally:
             cluster.leave(joined, self._left, is_sick=self._is_sick)
 

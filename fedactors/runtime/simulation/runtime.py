@@ -33,7 +33,7 @@ from fedactors.network.links import Network
 from fedactors.runtime import snapshots
 from fedactors.runtime.compute import Batches, Pool, ProcessPool, computed, is_marked, one_thread
 from fedactors.runtime.failures import UnawaitedCall, as_party_error, first_error, note_loss
-from fedactors.runtime.interface import CostModel, Runtime, RuntimeSettings, Snapshot, outside_loop
+from fedactors.runtime.interface import CostModel, Runtime, RuntimeSettings, Snapshot, in_thread, is_in_loop
 from fedactors.runtime.simulation.network import SimulatedContext, VirtualClock, VirtualLoop, Wire, finish
 from fedactors.runtime.snapshots import digests_of_files
 
@@ -229,7 +229,7 @@ class SimulatedRuntime(Runtime):
         self._stop_code = exit_code
 
     def execute(self, main: Callable[[], Awaitable[T]], resume: Snapshot | None = None) -> T:
-        return outside_loop(lambda: self._execute(main, resume))
+        return in_thread(lambda: self._execute(main, resume)) if is_in_loop() else self._execute(main, resume)
 
     def _execute(self, main: Callable[[], Awaitable[T]], resume: Snapshot | None) -> T:
         one_thread()

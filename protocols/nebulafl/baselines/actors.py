@@ -377,7 +377,8 @@ class FlatExchange(Exchange):
         task = self.server.tasks.get(result.task)
         if task is not None:
             check_speaker(self, self._center_of(task.container))
-        if not (result.num_samples > 0 and 0 <= result.seconds < math.inf and 0 <= result.loss_rms < math.inf):
+        # a loss that is no number is that of a run that diverges, which the run says
+        if not (result.num_samples > 0 and 0 <= result.seconds < math.inf) or result.loss_rms < 0:
             said = f"sends a model of {result.num_samples:,} samples, of {result.seconds:g} s, loss {result.loss_rms:g}"
             raise Refused(result.center, said)
         self._follow(self.server.arrived(result, self._now))

@@ -132,7 +132,8 @@ class SummingCenter(DataCenter, SecureSummand):
             raise Refused(self.caller, f"asks {self.name} for its part of a round that is not over there")
         heard = self.heard("give_part", self.ordered)
         share = self._answers.weight(kept) / self.total_weight
-        part, grain = summand(kept, self.start, share, self._limit), grains(kept, self.start, share)
+        made = summand(kept, self.start, share, self._limit), grains(kept, self.start, share)
+        part, grain = (np.append(one, 0.0) for one in made)  # the flag
         # one id a round: a change that is asked for again must be summed among the same centers
         return self.masked_if_it_fits(
             part, self._grid, f"{kept.round}", grain=grain, what="a change", heard=heard, flag=-1
@@ -167,5 +168,6 @@ class RoundSums:
         work = Work(UNMASKING, float(sum(part.words.size for part in parts.values())))
         total, _ = await self._sums.total(parts, point, work)
         check_fits(float(total[-1]), point, "a change", self._learning_rate)
+        total = total[:-1]
         share = total[-1] / self._limit
         return (start_P + total[:-1] / share).astype(np.float32) if share > 0 else None

@@ -79,7 +79,7 @@ def test_no_single_centers_model_crosses(pair):
     masked = [value for _, _, value in crossed if isinstance(value, Masked) and value.words.size > 1]
     assert len(masked) == len(made) == 6
     for one in masked:
-        assert all((one.words != words).mean() > 0.99 for words in secret)
+        assert all((one.words[: len(words)] != words).mean() > 0.99 for words in secret)
     for sender, _, value in crossed:
         if sender in centers:
             assert not [array for array in arrays_in(value) if array.dtype.kind == "f" and array.size > 1]

@@ -111,7 +111,11 @@ def test_hashed_ids_are_not_given_where_none_were_agreed_upon():
     config, part = config_of(), arrays("multiclass").part("passive-1")
     worker = PassiveWorker(config, part, 0, ("passive-1/worker-0",))
     worker.rows = PartyRows(config, part, 0)
-    worker._context = SimpleNamespace(name="passive-1/worker-0")  # type: ignore[assignment]
+
+    async def compute(function, args, work):  # at once
+        return function(*args)
+
+    worker._context = SimpleNamespace(name="passive-1/worker-0", compute=compute)  # type: ignore[assignment]
     answer = worker.answer_alignment(AlignmentQuestion("hash", b"key"))
     with pytest.raises(BadInput, match="'hash' is asked for, 'already-aligned' was agreed upon"):
         answer.send(None)
