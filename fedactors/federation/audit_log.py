@@ -164,7 +164,7 @@ def check(path: Path, certificate: x509.Certificate) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     with path.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)  # whoever adds a line has ended it
+        fcntl.flock(file, fcntl.LOCK_SH)  # a line that is being added has ended
         content = file.read()
     now, raws, lines = key_of(certificate), content.splitlines(), []
     known = _verified_before(path, now, content)

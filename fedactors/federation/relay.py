@@ -5,7 +5,7 @@
                            relay ◀─ANSWER token── shop
     bank ◀═══════TLS 1.3, both certificates═════▶ shop       the relay (`Relay`) copies bytes
 
-The relay has no key and no certificate: it asks whoever connects to sign a number that it has just drawn, and believes
+The relay has no key and no certificate: it asks each caller to sign a number that it has just drawn, and believes
 the certificates of the federation's file. The two sites prove themselves to each other inside, so whatever a relay
 does, it can delay and cut, and knows who talks to whom, when and how much.
 """
@@ -166,7 +166,7 @@ async def _through_proxy(streams: Streams, proxy: Proxy, host: str, port: int) -
             remedy = (
                 "give proxy_credentials_file in site.toml"
                 if status.startswith("407")
-                else f"let whoever runs it allow CONNECT to {where}"
+                else f"ask its operator to allow CONNECT to {where}"
             )
             raise WayRefused(f"{name} answers CONNECT {where} with {one_line(status or answer, 100)!r}: {remedy}")
     except BaseException:
@@ -195,7 +195,7 @@ async def open_websocket(folder: SiteFolder, member: Member, limits: Limits) -> 
 
     class Connecting(connect):  # type: ignore[misc]
         def process_redirect(self, exc: Exception) -> Exception | str:
-            """Go nowhere else: federation.toml says where the site is, not whoever answers there."""
+            """Go nowhere else: federation.toml says where the site is, not a server that answers there."""
             return exc
 
     try:
@@ -311,7 +311,7 @@ async def _pump(carrier: Any, end: socket.socket) -> None:
             await asyncio.gather(*tasks, return_exceptions=True)
             await close_stream(writer)
             await carrier.close()
-        finally:  # whoever cancels it twice
+        finally:  # also where it is cancelled twice
             writer.transport.abort()
 
 
@@ -488,7 +488,7 @@ class RelayLimits:
     """What a relay takes, and how long it waits, in seconds."""
 
     handshake: float = 10.0
-    """For the handshake of whoever connects, and for the site that is called to answer."""
+    """For the handshake of a caller, and for the site that is called to answer."""
     silence: float = 90.0
     """After which a connection on which nothing was said is cut; sites say something every quarter of a minute."""
     connections: int = 1024

@@ -8,7 +8,7 @@
     a request                     its reply                            call
     a side that writes            the other side to have taken enough  (the other side must send heartbeats)
     a side that hears             a heartbeat; the rest of a piece     heartbeat timeout; piece
-    a link whose connection broke whoever dialled it to dial anew      away
+    a link whose connection broke its dialling side to dial anew       away
 
 A link is of one run and one purpose, which its first request says (`Hello`). Requests are numbered from 1 and nothing
 is left out, so that nothing can be said twice. A PING is a heartbeat and says how many bytes were taken so far (u64); a
@@ -16,7 +16,7 @@ BYE is the last that is said. Each side counts the bytes that it has written and
 what it wrote until the other side has taken it: when a connection breaks, at whatever byte, the two say over the next
 one what they have taken, and only the rest is written again.
 
-What comes from elsewhere decodes or is refused, and its text is fit for a log. Whoever reaches a port may connect again
+What comes from elsewhere decodes or is refused, and its text is fit for a log. A stranger may connect again
 and again, each time to be refused; `Admission` sees that this costs neither memory, nor disk, nor others' connections.
 It is one file because each part of it is a step in the life of one connection, from the first byte to the last.
 """
@@ -321,12 +321,12 @@ async def start_tls(
     Raises:
         EOFError: the other side closed it at that moment.
         Broken: it says more than a handshake needs.
-        WayRefused: whoever carried it until now said more than was asked: read after the handshake, it would be the
+        WayRefused: the carrier said more than was asked: read after the handshake, it would be the
             other site's.
     """
     await writer.drain()
     if reader._buffer:  # type: ignore[attr-defined]
-        raise WayRefused("something came before TLS, from whoever carries the connection")
+        raise WayRefused("something came before TLS, from the carrier of the connection")
     wire: Any = writer.transport
     wire.pause_reading()  # until TLS has the connection, which goes on then
     beginning = asyncio.ensure_future(
@@ -448,7 +448,7 @@ class Stream:
         """Use this connection from now on, and write again what the other side has not taken.
 
         Args:
-            writer: of a connection on which nothing is under way; whoever dialled it speaks first.
+            writer: of a connection on which nothing is under way; its dialling side speaks first.
             taken: bytes that the other side says it has taken.
             is_dialled: whether this side dialled.
 
@@ -1199,7 +1199,7 @@ class Pending:
 class Admission:
     """Who has connected and not ended a handshake, and how many refusals are written (who, why) one by one.
 
-    Nobody is turned away: where all places are taken, the oldest connection of whoever has the most makes room. So who
+    Nobody is turned away: where all are taken, the oldest connection of the address with the most makes room. So who
     fills them with silence, from whatever address, keeps nobody out who ends a handshake before as many others came.
 
     Args:

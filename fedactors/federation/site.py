@@ -222,7 +222,7 @@ class SiteProcess:
 
     def _tell_of_lost_lines(self) -> None:
         """Say that answers stand in files and not in the log, whose end is lost then, or all of it."""
-        with contextlib.suppress(BadInput):  # a line that is none is told by whoever reads the log to use it
+        with contextlib.suppress(BadInput):  # a broken line is told where the log is read to be used
             lines = read_log(self.folder.path / AUDIT)
             known = {line.get("run") for line in lines if line["what"] in ("approved", "rejected")}
             known |= {run for line in lines if line["what"] == "lost" for run in line["runs"]}
@@ -375,7 +375,7 @@ class SiteProcess:
         self._tell("refused", f"refused: {who}: {why}")
 
     def _refused_again(self, who: str, why: str) -> None:
-        """Write down who was refused, so many lines a minute: whoever is may go on so."""
+        """Write down who was refused, so many lines a minute: a refused peer may come again without end."""
         known = self.folder.federation.members
         (self._members[who] if who in known else self._unknown_peers).refused(who, why)
 
@@ -555,7 +555,7 @@ class SiteProcess:
         if self._idle_driver is not None:
             (peer, since), now = self._idle_driver, time.monotonic()
             found, self._idle_driver = self._idled[peer], None
-            if found and now - found[-1][0] < _MINUTE:  # whoever comes a hundred times a second is kept once
+            if found and now - found[-1][0] < _MINUTE:  # a driver that comes a hundred times a second is one entry
                 since -= found[-1][1]
                 now = found.pop()[0]
             found.append((now, time.monotonic() - since))
@@ -690,7 +690,7 @@ class SiteProcess:
             self._tell("config_errors", f"data and policy of before hold: {error}")
 
     def _check_name(self, peer: str, name: str | None) -> None:
-        """Tell whoever asks for data by a wrong name no other names: these are for the own log."""
+        """Refuse data by a wrong name without other names: these are for the own log."""
         if name is not None and name not in self.folder.names():
             self._refused_again(peer, f"asks for data named {shown(name)}; here are {', '.join(self.folder.names())}")
             raise BadInput(f"{self.folder.name}: has no data named {shown(name)}")

@@ -695,7 +695,7 @@ def _read_at(given: Any, folder: Path) -> list[str]:
     """Return what a location stands for, however it is spelled: an address, or a path and its files; wrong: nothing."""
     if not isinstance(given, str):
         return []
-    with contextlib.suppress(BadInput):  # whoever reads it says what is wrong
+    with contextlib.suppress(BadInput):  # its reader says what is wrong
         if address := library_address(given, "path", folder):
             kind, name, _ = library_parts(address)  # settings choose among its rows
             if not name.startswith("file:"):
@@ -719,7 +719,7 @@ _OF_THIS_HOST = ("file://", "local://")
 
 
 def _server_at(address: str) -> list[str]:
-    """Return the database that an address of PostgreSQL names, whoever asks it and how; none: it is no such address."""
+    """Return the database of an address of PostgreSQL, without user and options; none: it is no such address."""
     try:
         found = postgres_settings(address)
     except SourceError:

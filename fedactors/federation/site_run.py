@@ -10,7 +10,7 @@
                                written    ──▶ each site has written 7, beside 6 ──▶ the driver writes its own 7
                                commit 7   ──▶ 6 may go
 
-So the driver's newest checkpoint is one that every site has, whoever is killed at whatever moment. What goes on from a
+So the driver's newest checkpoint is one that every site has, also when one is killed at any moment. What goes on from a
 run, a resumption or a prediction, asks for a number; a site looks for it among its own states only (`find`). State
 stays here: checkpoints, ledger rows, timeline and privacy records are written to a run folder of the site's own.
 
@@ -211,7 +211,7 @@ def seal(label: str, number: int, seed: int, now: float, frames: Mapping[str, by
 def keyed_digests(frames: Mapping[str, bytes], seed: int) -> dict[str, bytes]:
     """Return what others know each state by: its HMAC under the site's secret `seed`.
 
-    A plain digest would tell whoever guesses the rows that the guess is right: no noise hides a state.
+    A plain digest would confirm a right guess of the rows: no noise hides a state.
     """
     return {name: hmac.digest(str(seed).encode(), frame, "sha256") for name, frame in frames.items()}
 
@@ -439,7 +439,7 @@ class UsageWatch:
         most: that it may take.
         folders: of the run.
         record: where its hours are written down each time, so that they count on if the site comes back to the run.
-        others: what processes say of themselves that count too, whoever began them; see `runs.folder.this_process`.
+        others: what processes say of themselves that count too, of other runs too; see `runs.folder.this_process`.
     """
 
     def __init__(
@@ -895,7 +895,7 @@ _UNTIL = {
 }
 """What a site waits for at a barrier, by how far its run has come."""
 _SEED_BITS = 128
-"""Of a site's own seed: whoever can try all of them knows the first weights, and from what leaves then the rows."""
+"""Of a site's own seed: who can try them all knows the first weights, and from what leaves then the rows."""
 _MOST_REFUSED = 60
 """Refusals in one run that are written each for itself; what is more is counted."""
 _MOST_LABELS = 8
@@ -1505,7 +1505,7 @@ class SiteRun:
     def note(self, error: Refused) -> None:
         """Write down that something was refused, here or by another site, and stop the run.
 
-        Whoever goes on with what is refused, the run having failed, fills no disk with it.
+        A peer that repeats what is refused after the run has failed fills no disk with it.
         """
         if error is self._noted:
             return

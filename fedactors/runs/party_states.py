@@ -119,7 +119,7 @@ class PartyStates:
     def begin(self, frame: bytes | None) -> bytes | None:
         """Return the state to go on from, if there is one; then see that the key is there and the place can be written.
 
-        In this order: where a state was found is the party's place, whoever named it.
+        In this order: a location is the party's where a state of it was found.
 
         Raises:
             BadInput: naming the party, and what is wrong, before anything is trained.

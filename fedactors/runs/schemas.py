@@ -27,7 +27,7 @@ _DEEPEST = 100
 
 
 def _shallow(value: Any) -> Any:
-    """Refuse values that are nested so deeply, or numbers so large, that whoever walks through them fails."""
+    """Refuse values that are nested so deeply, or numbers so large, that walking through them fails."""
     layer, depth = [value], 0
     while layer:
         depth += 1

@@ -483,7 +483,7 @@ class ServedParty(LinkedParty):
             onwards = self.peer(relayed.route[0], ServedParty)
             return await onwards.relay(replace(relayed, route=relayed.route[1:]))
         self._check_order(relayed)
-        sealed_by = current_caller.set(SERVER_NAME)  # the seal proves whose order it is, whoever brings it
+        sealed_by = current_caller.set(SERVER_NAME)  # the seal proves whose order it is, not who brings it
         try:
             return await self._follow_relayed(relayed.order)
         finally:

@@ -6,8 +6,8 @@ models). With aggregation by concatenation Z is (B, K E).
 
 All clients know the labels. With two clients, Z minus one's own h is the other's h exactly; with few clients it is
 close to that. Parameters theta_k never leave a client, and raw features do so in one case: **the representation of a
-client with a single column is that column times a number**, so whoever sees it, or Z before and after its visit, or an
-image of its kernel, knows the column up to that number.
+client with a single column is that column times a number**, so a reader of it, or of Z before and after its visit, or
+of an image of its kernel, knows the column up to that number.
 """
 
 from __future__ import annotations

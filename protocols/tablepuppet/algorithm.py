@@ -166,7 +166,7 @@ def unbiased_squares(total: float, count: int, deviation: float) -> float:
 
 
 def tally_rows(loss: Loss, h_NC: Array, y_N: NDArray[Any], ranks_N: NDArray[np.integer[Any]]) -> Array:
-    """Return sums over rows from which other scores follow, whoever has which rows: see `more_scores`.
+    """Return sums over rows from which other scores follow, however rows are dealt: see `more_scores`.
 
     `ranks_N` (see `ranks_of`) are for two classes alone.
     """

@@ -3,7 +3,7 @@
 A row is one record of one party: in sixty runs, half of the data and half of its neighbour, the adversary says which it
 was (`fedactors.auditing.attacks`). ``found`` is the AUC on the second half of them, ``releases`` that of the
 noised releases alone on all, ``allowed`` the largest that the claim lets anybody have, ``bare`` what tells the record
-without noise. Sums under masks have no claim: whoever knows all other rows computes from a sum what the one made of it.
+without noise. Sums under masks have no claim: who knows the other rows computes from a sum what the one made of it.
 
     python scenarios/benchmarks/combined_adversary.py         # into docs/results/privacy_audits.parquet
     python -m scenarios.results docs/results            # the tables of the page

@@ -5,9 +5,9 @@
 
 100 clients train a linear model, with the noise of each setting in `SETTINGS`; the five clients of two of them have
 more rows each, as DP-SGD needs, and so have NebulaFL's six containers in three centers. A row is one run: the headline
-metric on the test rows in points, and epsilon at delta 1e-5 of whoever pays most. With ``--out`` each row is appended
-to ``private_averaging.jsonl``, and what is there is not made again. The table has the mean over seeds, and the paired
-difference to the same clients without noise with its 95 % t interval.
+metric on the test rows in points, and epsilon at delta 1e-5 of the client that pays most. With ``--out`` each row is
+appended to ``private_averaging.jsonl``, and what is there is not made again. The table has the mean over seeds, and
+the paired difference to the same clients without noise with its 95 % t interval.
 """
 
 from __future__ import annotations

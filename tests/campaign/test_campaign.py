@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaign import hospitals
 from tests.campaign.environment import Environment
 from tests.campaign.stories import SUBJECTS, Fault, measure_pace, tell
 from tests.campaign.table import read_rows, render_page
@@ -81,11 +80,3 @@ def test_the_table_holds_enough_and_nothing_that_must_not_be() -> None:
     assert sum(row.fault == "stop" for row in rows) >= 40
     promised = {(name, policy) for name, one in SUBJECTS.items() if one.spared for policy in one.policies}
     assert {(row.protocol, row.policy) for row in rows if row.is_spared} == {p for p in promised if p[1] != "stop"}
-
-
-@pytest.mark.drawn(1, of=3)
-@pytest.mark.walk
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_sites_that_come_and_go_are_charged_for_what_they_answered(capsys: pytest.CaptureFixture[str]) -> None:
-    assert hospitals.main(["--sites", "6", "--rounds", "200", "--seeds", "4"]) == 0, capsys.readouterr().out

@@ -115,7 +115,7 @@ def test_a_proxy_that_lets_nothing_through_is_one_line(tmp_path: Path) -> None:
         with proxy(tmp_path, 1) as (at, _):
             setting(world, BANK, f'proxy = "http://127.0.0.1:{at}"')
             said = (
-                rf"the proxy 127\.0\.0\.1:{at} answers CONNECT 127\.0\.0\.1:{port} with '403.*let whoever runs it allow"
+                rf"the proxy 127\.0\.0\.1:{at} answers CONNECT 127\.0\.0\.1:{port} with '403.*ask its operator to allow"
             )
             with pytest.raises(PartyLost, match=said):
                 reached(world, BANK, SHOP)

@@ -89,12 +89,8 @@ def test_under_masks_and_a_budget_each_pays_for_the_rounds_that_it_answered(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world, data = hospitals(tmp_path, 5)
+    world.give_budgets(200.0)
     for name in world.names:
-        file = tmp_path / name / SITE
-        text = file.read_text()
-        for kind in ("patients", "cases", "cured"):
-            text = text.replace(f"[data.{kind}]\n", f"[data.{kind}]\nbudget = {{ epsilon = 200.0, delta = 1e-4 }}\n")
-        file.write_text(text)
         world.start(name)
     budgets = [word for name in world.names for word in ("--budget", f"{name}=100:1e-5")]
     words = ("num_rounds=60", "min_sites=4", "client_timeout=20", "quorum_timeout=60", *NOISED)
@@ -125,12 +121,8 @@ def test_rounds_beyond_a_budget_are_refused_before_anything_is_taken_of_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world, data = hospitals(tmp_path, 3)
+    world.give_budgets(20.0)
     for name in world.names:
-        file = tmp_path / name / SITE
-        text = file.read_text()
-        for kind in ("patients", "cases", "cured"):
-            text = text.replace(f"[data.{kind}]\n", f"[data.{kind}]\nbudget = {{ epsilon = 20.0, delta = 1e-4 }}\n")
-        file.write_text(text)
         world.start(name)
 
     def train(num_rounds: int, epsilon: float) -> int:

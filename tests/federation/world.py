@@ -168,6 +168,16 @@ class World:
     def command(self, *words: str) -> None:
         assert main(words) == 0, words
 
+    def give_budgets(self, epsilon: float) -> None:
+        """Give rows of the same columns a budget at each site, before it starts."""
+        for name in self.names:
+            file = self.path / name / SITE
+            text = file.read_text()
+            for kind in ("patients", "cases", "cured"):
+                head = f"[data.{kind}]\n"
+                text = text.replace(head, f"{head}budget = {{ epsilon = {epsilon}, delta = 1e-4 }}\n")
+            file.write_text(text)
+
     def share(self) -> None:
         """Give every site the federation's file."""
         text = (self.path / "credit" / "federation.toml").read_text()
