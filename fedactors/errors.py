@@ -76,6 +76,10 @@ class Refused(PartyError):
     """``party`` did what it may not: a call to no endpoint, what is not declared, a payload of another's."""
 
 
+class BudgetExceeded(Refused):
+    """The run that ``party`` drives would take more of a privacy budget than it announced, or its account has a gap."""
+
+
 class PayloadGone(FedactorsError, KeyError):
     """The owner of a payload has freed it."""
 

@@ -42,7 +42,7 @@ from fedactors.config import (
     spell_infinities,
     with_contents,
 )
-from fedactors.errors import BadInput, DataMissing, FedactorsError, PartyLost, Stopped
+from fedactors.errors import BadInput, BudgetExceeded, DataMissing, FedactorsError, PartyLost, Stopped
 from fedactors.options import FLAGS, RunOptions, flag_of
 from fedactors.plugins import Protocol, loader
 from fedactors.runs.folder import SUMMARY, RunFolder
@@ -743,7 +743,8 @@ def _close_failed(folder: RunFolder, recorder: FolderRecorder | None, error: Bas
     if recorder is not None:
         recorder.abandon()
     folder.release()
-    if folder.manifest["checkpoints"] and not isinstance(error, BadInput):
+    # what goes on from a checkpoint has announced no more, and its account has a gap
+    if folder.manifest["checkpoints"] and not isinstance(error, (BadInput, BudgetExceeded)):
         error.add_note(f"resume with: {again}")
         if isinstance(error, PartyLost):
             error.run = folder.location

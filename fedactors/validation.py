@@ -41,6 +41,11 @@ _USER_AND_PASSWORD = re.compile(r"[^/@:]*:(?!\d{0,5}(/|$)).*@|.*://[^/@:]*:(?!\d
 _CONTROLS = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
 )
+# letters and marks that are printed, and that nobody sees: fillers, selectors of variants, blank signs
+_UNSEEN = re.compile(
+    "[\\u034f\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u2800\\u3164\\ufe00-\\ufe0f\\uffa0"
+    "\\U00016fe4\\U0001d159\\U000e0100-\\U000e01ef]"
+)
 _SECRET_OPTION = re.compile(
     r"[?&;#](\w*(password|passwd|secret|token)\w*|sig|key|access_key|api_?key)=.", re.IGNORECASE
 )
@@ -48,14 +53,22 @@ _SECRET_OPTION = re.compile(
 
 def shown(value: Any) -> str:
     """Return a value as an error's line shows it: as it was written, cut when it is long."""
-    text = repr(value)
+    text = _visible(repr(value))
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
 
 
 def one_line(text: str, most: int = 2 * _SHOWN) -> str:
-    """Return what somebody else wrote as a log or a terminal may show it: nothing in it that steers one, and cut."""
-    said = "".join(char if char.isprintable() else "?" for char in text[:most])
+    """Return what somebody else wrote as a log or a terminal may show it: nothing in it that steers one, and cut.
+
+    What nobody would see in it is escaped: two texts that differ by it look different.
+    """
+    said = _visible("".join(char if char.isprintable() else "?" for char in text[:most]))
     return said if len(text) <= most else f"{said}..."
+
+
+def _visible(text: str) -> str:
+    """Return a text with what nobody sees of it as Python writes it: U+3164 as ``\\u3164``."""
+    return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def short_line(text: str, most: int) -> str:

@@ -956,6 +956,9 @@ def _all_kept(folder: SiteFolder) -> Iterator[tuple[str, Proposal | None]]:
 def _all_approved(folder: SiteFolder) -> Iterator[tuple[str, Proposal | None]]:
     """Yield what was approved, as `_approved` keeps it, and None where that cannot be read, or is gone."""
     kept = _in_order(folder)
+    there = {path for path, _ in kept}
+    for path in [path for path in _seen if path.parent == folder.path / PROPOSALS and path not in there]:
+        _seen.pop(path, None)  # a thread may be first
     gone = {path.name.partition(".")[0] for path in (folder.path / PROPOSALS).glob("????????????????.decision.json")}
     for run in sorted(gone - {path.stem for path, _ in kept}):
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
@@ -982,32 +985,46 @@ def _kept(path: Path, seen: object) -> Proposal:
     return read_proposal(json.loads(path.read_text()))
 
 
-@functools.cache
+_seen: dict[Path, tuple[object, Proposal | None, str]] = {}
+"""Of each proposal that is there: what it and its answer were like when they were read, and what they say."""
+
+
 def _approved_digest(path: Path, seen: object, answered: object) -> str | None:
     """Return the digest of a proposal that was approved; None: it was not."""
-    return None if _approved(path, seen, answered) is None else _kept(path, seen).digest
+    found, digest = _looked_at(path, seen, answered)
+    return None if found is None else digest
 
 
-@functools.cache  # all are looked at in one order: of a cache with room for some, none would be found again
 def _approved(path: Path, seen: object, answered: object) -> Proposal | None:
     """Return of a proposal that was approved what later ones are compared with, which is small; None: it was not.
 
     Raises:
         BadInput, ValueError, LookupError, TypeError: it, or the answer, is not what was written there.
     """
-    answer = {"approved": True} if answered is None else json.loads(_answer_to(path).read_text())
+    return _looked_at(path, seen, answered)[0]
+
+
+def _looked_at(path: Path, seen: object, answered: object) -> tuple[Proposal | None, str]:
+    found = _seen.get(path)
+    if found is None or found[0] != (seen, answered):
+        found = _seen[path] = (seen, answered), *_read_approved(path, is_answered=answered is not None)
+    return found[1:]
+
+
+def _read_approved(path: Path, *, is_answered: bool) -> tuple[Proposal | None, str]:
+    answer = json.loads(_answer_to(path).read_text()) if is_answered else {"approved": True}
     if not answer["approved"]:
-        return None
+        return None, ""
     whole = read_proposal(json.loads(path.read_text()))
-    if answered is None:
-        return None
+    if not is_answered:
+        return None, ""
     if answer["digest"] != whole.digest:
         raise BadInput(f"run: {path.stem} {UNREADABLE}")
     config = {name: value for name, value in whole.config.items() if name == "secure_aggregation"}
     config[_SETTINGS] = _settings_of(whole)
     task = TaskFacts(layout=whole.task.layout, type=whole.task.type, classes=whole.task.classes)
     made: Proposal = replace(whole, config=config, task=task, budget={})  # type: ignore[type-var]
-    return made
+    return made, whole.digest
 
 
 def _remove_rejected(folder: SiteFolder) -> None:

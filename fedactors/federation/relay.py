@@ -738,7 +738,8 @@ class Relay:
             if sum(map(len, text)) > PIECE_BYTES:
                 raise Refused(site, f"asks for the federation's file, which has more than {PIECE_BYTES} bytes")
             writer.write(framed(text, REPLY))
-            await writer.drain()
+            async with asyncio.timeout(self.limits.silence):
+                await writer.drain()
         else:
             raise Refused(site, f"asks for {what!r}, which a relay does not do")
 

@@ -57,7 +57,7 @@ from fedactors.data.layouts.horizontal import HorizontalData, HorizontalPart
 from fedactors.data.layouts.relational import TableOwner
 from fedactors.data.layouts.vertical import RelationalPartition, RelationalQuery, VerticalPart
 from fedactors.data.new_rows import StoredState
-from fedactors.errors import BadInput, FedactorsError, PartyLost, Refused, RowsChangedError
+from fedactors.errors import BadInput, BudgetExceeded, FedactorsError, PartyLost, Refused, RowsChangedError
 from fedactors.federation.approval import (
     Proposal,
     changed_data,
@@ -862,7 +862,7 @@ class PrivacyBudget:
             why = next((f" ({claim.uncovered[0]})" for claim in claims(records).values() if claim.uncovered), "")
             said = f"the run would take {total}{by} of the budget of {me} and had announced {self._announced}{why}: "
             said += f"announce more (--budget {me}=EPSILON:DELTA), or run with more noise or fewer rounds"
-            self._refused = self._refuse(Refused(self._proposal.coordinator, said))
+            self._refused = self._refuse(BudgetExceeded(self._proposal.coordinator, said))
             raise self._refused
         if is_plan:
             self._is_planned = True

@@ -413,16 +413,25 @@ class SecureSummand(Client):
         return self._sums.unmask(proof)
 
 
-def check_fits(flag: float, point: FixedPoint, what: str, learning_rate: float | str) -> None:
+def check_fits(flag: float, point: FixedPoint, what: str, learning_rate: float | str | None) -> None:
     """Check, by the flag of a sum, that each client's part did; see `SecureSummand.masked_if_it_fits`.
+
+    Args:
+        flag: as the sum has it.
+        point: of the sum.
+        what: the parts are.
+        learning_rate: of the training; None: the model is trained.
 
     Raises:
         BadInput: some client's did not.
     """
     if flag < -point.error(point.num_clients):
+        said = f"secure_range: {point.limit:g} is too small for {what} of a client"
+        if learning_rate is None:
+            raise BadInput(f"{said}: train with a larger one; the client's own log says so")
         raise BadInput(
-            f"secure_range: {point.limit:g} is too small for {what} of a client, or learning_rate: {learning_rate} "
-            "diverges there: try a larger range or a smaller rate; the client's own log says so"
+            f"{said}, or learning_rate: {learning_rate} diverges there: try a larger range or a smaller rate; the "
+            "client's own log says so"
         )
 
 

@@ -70,7 +70,7 @@ from fedactors.messages.fields import Dimensions
 from fedactors.privacy.accounting import NEW_ROW, GaussianReleases, PrivacyRecord
 from fedactors.privacy.mechanisms import clip_and_noise
 from fedactors.runtime.interface import Costs, Runtime
-from fedactors.secure_sums.actors import MESSAGES, SecureSummand, SecureSums, in_turn
+from fedactors.secure_sums.actors import MESSAGES, SecureSummand, SecureSums, check_fits, in_turn
 from fedactors.secure_sums.messages import Masked
 from fedactors.secure_sums.primitives import FixedPoint
 from fedactors.serving.parts import Part, TrainedModel, contribution, fused_output, probabilities
@@ -494,7 +494,8 @@ class SummingParty(SecureSummand, PredictingParty):
                 raise Refused(self.label_party, f"has {self.name} and {name} add up different rows, or in other orders")
         made = await PredictingParty.contribute(self)
         self._unusable = made.unusable
-        return self.masked(made.values, self.point, what="contributions", heard=heard)
+        flagged = np.vstack([made.values, np.zeros((1, *made.values.shape[1:]))])
+        return self.masked_if_it_fits(flagged, self.point, what="contributions", heard=heard, flag=made.values.size)
 
     @remote(caller=CLIENT, only="label_party", once=True)
     async def tell_unusable(self) -> Unusable:
@@ -552,7 +553,8 @@ class SumExchange(Server):
         parts = await parties.ask(lambda party: party.add_up())
         work = Work("unmask", float(sum(part.words.size for part in parts.values())))
         total, _ = await sums.total(parts, self.point, work)
-        return Summed(total)
+        check_fits(float(total[-1].flat[0]), self.point, "a contribution", None)
+        return Summed(total[:-1])
 
 
 SENT = (*MESSAGES, Summed, Unusable, RowOrder)

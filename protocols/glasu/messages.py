@@ -249,8 +249,10 @@ def protections(config: GlasuConfig) -> tuple[Protection, ...]:
 
 def left_open(config: GlasuConfig, purpose: str) -> Sequence[str]:
     """Return what a coordinator may still do in a run under masks, a sentence each."""
-    if not config.secure_aggregation or purpose == "predict":
+    if not config.secure_aggregation:
         return ()
+    if purpose == "predict":
+        return (STOPS_SHOW,)
     found = [
         "the server may tell the first organisation predictions of its own making in each evaluation, and is told how "
         "good they are by the labels, which such predictions can spell out",

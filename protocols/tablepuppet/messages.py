@@ -20,7 +20,7 @@ from fedactors.inspection import Protection
 from fedactors.messages.codec import message
 from fedactors.messages.fields import Dimensions
 from fedactors.protocols.tablepuppet.config import TablePuppetConfig
-from fedactors.secure_sums.actors import MESSAGES
+from fedactors.secure_sums.actors import MESSAGES, STOPS_SHOW
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.integer[Any]]
@@ -348,6 +348,7 @@ def left_open(config: TablePuppetConfig, purpose: str) -> tuple[str, ...]:
         "masks hold against a server that follows the protocol: it says which of your rows is in which sum and what "
         "each table learns, so one that lies lets the others add zeros, or the same twice, and reads your predictions, "
         "from which your rows follow; noise (prediction_noise) alone limits that",
+        STOPS_SHOW,
     )
 
 

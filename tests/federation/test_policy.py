@@ -221,6 +221,7 @@ def test_a_run_that_would_take_more_than_it_announced_is_refused(
     told = capsys.readouterr().err
     assert said in told
     assert "bank: the run would take epsilon" in told
+    assert "resume with" not in told, "which would be refused for the same reason"
     assert any(said in text for text in lasting.refusals(SHOP))
     # nothing was taken where the plan is refused; where nothing covers the rows, what was announced
     taken = in_all(spent(lasting.folder(SHOP).log())["orders"]).epsilon - before

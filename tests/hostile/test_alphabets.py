@@ -20,13 +20,17 @@ from fedactors.protocols.horizontal import algorithm
 from fedactors.protocols.horizontal.actors import ClientProcess, HorizontalServer
 from fedactors.protocols.horizontal.messages import Change
 from fedactors.protocols.mtcd import actors as mtcd
+from fedactors.protocols.mtcd import serving
 from fedactors.protocols.nebulafl.baselines import secure_sums
 from fedactors.protocols.nebulafl.baselines.actors import OrderCenter
 from fedactors.protocols.nebulafl.config import NebulaFLConfig
 from fedactors.protocols.nebulafl.messages import RoundResult
 from fedactors.secure_sums.actors import SecureSums, coarsest
 from fedactors.secure_sums.primitives import FixedPoint
+from fedactors.serving import predictions
 from tests.federation.world import BANK, CLINIC, SHOP, World
+from tests.protocols.mtcd.test_serving import SUMMED, trained
+from tests.serving.predicting import predicted
 
 pytestmark = pytest.mark.slow
 SITES = {
@@ -241,6 +245,38 @@ def test_of_what_fits_no_sum_nobody_learns_whose_it_is(
     flag = sums[-1][-1] if sums[-1].ndim == 1 else sums[-1][-1, 0]
     most = 1e-3 if protocol == "horizontal" else 1e-8  # how many clients the others are is known there
     assert flag / limits[-1] == pytest.approx(-1, abs=most), "that one of them has none, and nothing else"
+
+
+@pytest.mark.parametrize("number", [np.nan, 1e5], ids=["none", "beyond the range"])
+def test_of_a_contribution_that_fits_no_sum_nobody_learns_whose_it_is(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, number: float
+) -> None:
+    """A label party chooses which new rows are predicted: by such stops it would ask of one site's rows, by name."""
+    config, data, states = trained(SUMMED, "breast-cancer")
+    total, contribution, sums, made = SecureSums.total, predictions.contribution, list[Any](), list[Any]()
+
+    async def listen(self: SecureSums, *args: Any) -> Any:
+        found = await total(self, *args)
+        sums.append(found[0])
+        return found
+
+    def contribute(*told: Any) -> Any:
+        found = np.array(contribution(*told))
+        if not made:
+            found[0] = number
+        made.append(found)
+        return found
+
+    monkeypatch.setattr(SecureSums, "total", listen)
+    monkeypatch.setattr(predictions, "contribution", contribute)
+    said = r"secure_range: [\d.]+ is too small for a contribution of a client: train with a larger one; the client's own"
+    with pytest.raises(BadInput, match=said) as raised:
+        predicted(serving.predict, config, data, states, tmp_path)
+    assert len(made) == 3
+    assert "client-" not in str(raised.value)
+    others = sum(made[1:])
+    assert np.abs(sums[-1][: len(others)] - others).min() > 1e-9, "the exchange reads what the others have added"
+    assert sums[-1][-1, 0] == pytest.approx(-config.secure_range, rel=1e-6)
 
 
 def test_of_sums_that_a_site_does_not_have_nobody_learns_whose_they_are(

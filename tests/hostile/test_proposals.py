@@ -454,6 +454,12 @@ def test_proposals_of_others_take_no_time_and_no_room_for_good(tmp_path: Path, m
     assert len(read) == before, "more than a thousand, and each is read once"
     assert all(len(json.dumps(as_tree(one))) < 1000 for one in approval.approved_before(proposal, shop))
 
+    for path in (shop.path / "proposals").glob("00000000000003*"):
+        path.unlink()
+    known = len(approval._seen)
+    assert not why_a_person(config, proposal, shop)
+    assert len(approval._seen) < known, "of what is there no more nothing is kept in memory"
+
     made_up = replace(proposal, budget={f"x{number}": Amount(epsilon=0.0) for number in range(1200)})  # type: ignore[type-var]
     with pytest.raises(BadInput, match="budget: 'x0' is not allowed: it brings no data to the run"):
         check_proposal(made_up, shop)

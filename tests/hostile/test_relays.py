@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from fedactors.errors import BadInput
 from fedactors.federation import relay as relays
 from fedactors.federation import session
 from fedactors.federation.identity import FEDERATION, federation_text
-from fedactors.federation.relay import ANSWER, DIAL, NONCE_BYTES, WAIT, Called, Relay, _greet
+from fedactors.federation.relay import ANSWER, DIAL, FETCH, NONCE_BYTES, WAIT, Called, Relay, RelayLimits, _greet
 from fedactors.federation.session import ERROR, PING, REPLY, framed, read_piece, refusal_in, value_of
 from fedactors.federation.site_folder import SiteFolder
 from fedactors.messages.codec import encode_parts
@@ -53,6 +54,33 @@ def test_a_relay_takes_no_older_federation(tmp_path: Path) -> None:
     file.write_text(federation_text(replace(running.federation, is_signed=False)))
     with pytest.raises(BadInput, match="signed: missing"):
         Relay(file)
+
+
+def test_who_asks_for_the_federations_file_and_reads_nothing_is_cut_off(tmp_path: Path) -> None:
+    """Each of these connections would stay as long as its site likes."""
+    world, port = World(tmp_path), free_port()
+    bank, running = world.folder(BANK), Relay(tmp_path / "credit" / FEDERATION, RelayLimits(silence=1.0))
+    running._taken = replace(running._taken, text="x" * 900_000)
+
+    async def work() -> None:
+        server = await running.start("127.0.0.1", port)
+        for one in server.sockets:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        mine = socket.socket()
+        mine.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        mine.connect(("127.0.0.1", port))
+        async with server:
+            reader, writer = await asyncio.open_connection(sock=mine, limit=1024)
+            await _greet(bank, reader, writer, LIMITS, FETCH, "")
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            await asyncio.sleep(0.5)
+            assert running._of_site[BANK] == 1
+            async with asyncio.timeout(10):
+                while running._of_site[BANK]:
+                    await asyncio.sleep(0.1)
+            writer.transport.abort()
+
+    asyncio.run(work())
 
 
 def test_who_is_revoked_has_no_place_at_a_relay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from fedactors.federation import site
 from fedactors.federation.approval import Proposal, decide, keep_proposal, make_proposal, why_a_person
 from fedactors.federation.site_folder import SITE, SiteFolder, TaskFacts
 from fedactors.plugins import find_protocol
+from fedactors.validation import shown
 from tests.federation.test_runs import federated
 from tests.federation.world import BANK, CLINIC, DATA, SHOP, SQL, World
 
@@ -63,6 +64,22 @@ def test_a_query_is_shown_to_its_end(world: World, capsys: pytest.CaptureFixture
     assert """WHERE sales.returns > 1.5 AND clients.id = 'c5, num_rounds=1?'", label=""" in task
     assert f', sql="{SQL}' in task, "in quotes: what stands in it is no setting"
     assert any(line.startswith("- the query says which of your rows join, by their values too") for line in lines)
+
+
+@pytest.mark.parametrize("char", ["\u3164", "\u115f", "\uffa0", "\u2800", "\ufe0f", "\U000e0101", "\u034f", "\u180b"])
+def test_what_nobody_sees_of_a_proposal_is_shown_escaped(
+    world: World, capsys: pytest.CaptureFixture[str], char: str
+) -> None:
+    """Two queries, or two names of classes, that look alike choose other rows."""
+    made = proposed(world, "tablepuppet", f"{BANK}=clients,{SHOP}=sales", {})
+    chosen = f"{SQL} WHERE clients.id = 'c5{char}'"
+    lines = lines_of(world, replace(made, task=replace(made.task, sql=chosen, categorical=(f"a{char}",))), capsys)
+    (task,) = [line for line in lines if line.startswith("task: ")]
+    escaped = char.encode("unicode_escape").decode()
+    assert f"clients.id = 'c5{escaped}'" in task
+    assert f"a{escaped}" in task.partition("categorical=")[2]
+    assert not any(char in line for line in lines)
+    assert shown(f"c5{char}") == f"'c5{escaped}'"
 
 
 def cells(char: str) -> int:
