@@ -60,7 +60,8 @@ def test_who_asks_for_the_federations_file_and_reads_nothing_is_cut_off(tmp_path
     """Each of these connections would stay as long as its site likes."""
     world, port = World(tmp_path), free_port()
     bank, running = world.folder(BANK), Relay(tmp_path / "credit" / FEDERATION, RelayLimits(silence=1.0))
-    running._taken = replace(running._taken, text="x" * 900_000)
+    assert BANK in running.federation.members
+    running._taken = replace(running._taken, text="x" * 200_000)
 
     async def work() -> None:
         server = await running.start("127.0.0.1", port)
