@@ -279,6 +279,7 @@ class Audit:
             "predictions": [_line(line) for line in ledger.predictions],
             "prediction_claims": [jsonable(dataclasses.asdict(claim)) for claim in ledger.prediction_claims],
             "not_counted": list(ledger.not_counted),
+            "charged": ledger.charged,
             "replays": [_replay(audit) for audit in self.replays],
             "attacks": [{**dataclasses.asdict(one), "is_chance": one.is_chance} for one in self.attacks],
         }

@@ -67,7 +67,7 @@ def one_line(text: str, most: int = 2 * _SHOWN) -> str:
 
 
 def _visible(text: str) -> str:
-    """Return a text with what nobody sees of it as Python writes it: U+3164 as ``\\u3164``."""
+    """Return a text in which what nobody sees is escaped, as Python does it."""
     return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 

@@ -21,6 +21,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedactors.errors import BadInput
+from fedactors.federation.audit_log import AUDIT
+from fedactors.federation.audit_log import read as read_log
+from fedactors.federation.site_folder import in_all, spent
 from fedactors.privacy.accounting import (
     EVERYBODY,
     JOINED,
@@ -55,6 +58,8 @@ class LedgerAudit:
     """What follows from these together, all predictions composed."""
     not_counted: tuple[str, ...] = ()
     """Sentences on what the claims do not speak of."""
+    charged: str = ""
+    """Of a site's run that broke off before its account was written: what the site's log charges for it."""
 
     @property
     def refuted(self) -> list[str]:
@@ -103,7 +108,19 @@ def check_run(folder: RunFolder) -> LedgerAudit:
         predictions=tuple(_checked(PREDICTIONS, released)),
         prediction_claims=tuple(_composed(PREDICTIONS, released).values()),
         not_counted=tuple(_not_counted(folder, found.values(), {record.party for record in released})),
+        charged="" if records or folder.status == "finished" else _charged(folder),
     )
+
+
+def _charged(folder: RunFolder) -> str:
+    """Return in a sentence what the log of the site that has this folder charges for its run; empty: nothing."""
+    run, log = (folder.config.get("site") or {}).get("run"), folder.path.parent.parent / AUDIT
+    if run is None:
+        return ""
+    taken = spent(line for line in read_log(log) if line.get("run") == run)
+    found = [f"{in_all(amounts)} of the budget of data.{name}" for name, amounts in taken.items() if amounts]
+    said = "the run broke off before its account was written: the site's log charges"
+    return f"{said} {', '.join(found)}" if found else ""
 
 
 def _checked(file: str, records: Iterable[PrivacyRecord]) -> Iterator[Checked]:

@@ -137,6 +137,8 @@ def _print(
     ]
     if rows:
         print_table(["party", "release", "one", "mechanism", "mu", "recomputed", "epsilon", "recomputed", ""], rows)
+    elif ledger.charged:
+        say_filled(ledger.charged)
     else:
         say("nothing is claimed: the ledger holds no line")
     say()

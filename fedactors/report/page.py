@@ -457,7 +457,8 @@ def _claims(folder: RunFolder) -> str:
         ]
         for claim in (*ledger.claims, *ledger.prediction_claims)
     ]
-    notes = "".join(f'<p class="note">{escape(line)}</p>' for line in ledger.not_counted)
+    told = [*ledger.not_counted, *([ledger.charged] if ledger.charged else [])]
+    notes = "".join(f'<p class="note">{escape(line)}</p>' for line in told)
     header = ["party", "one", "mu claimed", "epsilon claimed", "delta", "ledger", "replay moved mu", "not covered"]
     return _table(header, rows) + notes
 

@@ -284,6 +284,7 @@ class AuditFile:
     predictions: list[Tree] = field(default_factory=list)
     prediction_claims: list[Tree] = field(default_factory=list)
     not_counted: list[Text] = field(default_factory=list)
+    charged: str = ""
     replays: list[PartyReplay]
     attacks: list[Tree]
 

@@ -244,6 +244,11 @@ def test_the_budget_is_over_all_runs_and_survives_the_process(fresh: World, caps
     capsys.readouterr()
     assert main(["site", "budget", "--folder", str(fresh.path / SHOP)]) == 0
     assert "orders epsilon 60 at delta 0.001 epsilon 59.5" in " ".join(capsys.readouterr().out.split())
+    # and the audit of what the site has of that run does not say that nothing is claimed
+    assert main(["audit", str(max((fresh.path / SHOP / "runs").iterdir()))]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    charged = f"the site's log charges epsilon {left - 0.5:.6g} at delta 0.0001 of the budget of data.orders"
+    assert f"the run broke off before its account was written: {charged}" in said
 
 
 @pytest.mark.slow

@@ -269,7 +269,9 @@ def test_of_a_contribution_that_fits_no_sum_nobody_learns_whose_it_is(
 
     monkeypatch.setattr(SecureSums, "total", listen)
     monkeypatch.setattr(predictions, "contribution", contribute)
-    said = r"secure_range: [\d.]+ is too small for a contribution of a client: train with a larger one; the client's own"
+    said = (
+        r"secure_range: [\d.]+ is too small for a contribution of a client: train with a larger one; the client's own"
+    )
     with pytest.raises(BadInput, match=said) as raised:
         predicted(serving.predict, config, data, states, tmp_path)
     assert len(made) == 3
