@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import hmac
+import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -76,6 +77,7 @@ from fedactors.secure_sums.primitives import FixedPoint
 from fedactors.serving.parts import Part, TrainedModel, contribution, fused_output, probabilities
 from fedactors.validation import shown
 
+_log = logging.getLogger(__name__)
 COSTS = Costs({"predict": (1e-3, 2e-11), "unmask": (1e-3, 1e-8)})
 """Seconds of a prediction in the simulated runtime, by rows times parameters: the forward cost of PubSub-VFL."""
 LONGEST = 86_400.0
@@ -137,6 +139,17 @@ def write_outputs(
     """Write the file of predictions from a part's outputs for these rows."""
     values = np.asarray(output_NO) if part.task == "tokens" else probabilities(part, output_NO)
     return listing.write(path, rows, values, part.class_names, part.task)
+
+
+def as_told(actor: Actor, found: Predicted) -> Predicted:
+    """Return what a driver may know of a prediction: of another organisation's nothing that a model of its making says.
+
+    Of one that predicts a class from some bound on, which classes are predicted tells whether a row lies beyond it.
+    """
+    if not (actor._context.is_between_organisations and found.unpredicted):
+        return found
+    _log.warning("%s: %d classes are predicted for no row", actor.party, found.unpredicted)
+    return dataclasses.replace(found, unpredicted=0)
 
 
 def released(
@@ -295,7 +308,8 @@ class PredictingOwner(PredictingParty):
         num_parameters = part.models["top"].vector.size if "top" in part.models else 1
         work = Work("predict", float(len(common.rows) * num_parameters))
         output_NO = await self.compute(fused_output, part, values, work=work)
-        return write_outputs(self._listing(common, unusable), self.output(order.to), part, common.rows, output_NO)
+        listing = self._listing(common, unusable)
+        return as_told(self, write_outputs(listing, self.output(order.to), part, common.rows, output_NO))
 
     def _listing(self, common: CommonRows, unusable: Mapping[str, NDArray[np.bool_]]) -> Listing:
         """Return the lines of the file; what others cannot use, or do not have, with the reason."""
@@ -679,7 +693,7 @@ class PredictingSite(Client):
         work = Work("predict", float(len(new.features) * model.vector.size))
         output_NO = await self.compute(contribution, part, new.features, work=work)
         listing, rows = Listing.of_ids(new.ids, new.unusable), np.arange(len(new.ids))
-        return write_outputs(listing, self.output(order.to), part, rows, output_NO)
+        return as_told(self, write_outputs(listing, self.output(order.to), part, rows, output_NO))
 
     async def trained(self) -> tuple[Part, Reading]:
         """Return the model as a part, and how rows are read."""

@@ -127,6 +127,30 @@ def test_no_model_says_which_columns_of_new_rows_are_read_or_how(
     assert (told[SHOP]["rows"], told[SHOP]["predicted"], told[SHOP]["rejections"]) == (20, 20, {})
 
 
+@pytest.mark.parametrize("is_hostile", [False, True])
+def test_no_model_asks_a_site_for_a_bit_of_its_rows(
+    averaged: tuple[World, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    is_hostile: bool,
+) -> None:
+    """One that predicts a class from some bound on learnt, as which classes are predicted, where the largest row is."""
+    (world, run), honest = averaged, ModelServer.load
+
+    async def load(self: ModelServer) -> None:
+        await honest(self)
+        if is_hostile and self.part is not None:
+            model = self.part.models["bottom"]
+            nothing = replace(model, vector=np.zeros_like(model.vector))
+            self.part = replace(self.part, models={"bottom": nothing})
+
+    monkeypatch.setattr(ModelServer, "load", load)
+    capsys.readouterr()
+    assert predicted(world, run, "--data", f"{BANK}=persons,{SHOP}=persons") == 0
+    told = {one["party"]: one for one in json.loads(capsys.readouterr().out.splitlines()[-1])["predictions"]}
+    assert told[SHOP]["unpredicted"] == 0
+
+
 def test_a_row_of_a_table_is_predicted_once_by_whatever_number() -> None:
     """The last row is -1 too: under both numbers it was drawn twice under the noise that is charged once."""
     table, token = PredictingTable.__new__(PredictingTable), current_caller.set("server")
