@@ -211,3 +211,5 @@ def test_what_stays_open_is_shown(tmp_path: Any) -> None:
     assert any(
         one.startswith("bank hosts the server, which is told keyed hashes of your join keys") for one in told[-1]
     )
+    stops = "a number of yours that is infinite, or beyond secure_range, stops the run with your name"
+    assert any(one.startswith(stops) for one in told[-1])
