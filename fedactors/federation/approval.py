@@ -957,7 +957,7 @@ def _all_approved(folder: SiteFolder) -> Iterator[tuple[str, Proposal | None]]:
     """Yield what was approved, as `_approved` keeps it, and None where that cannot be read, or is gone."""
     kept = _in_order(folder)
     there = {path for path, _ in kept}
-    for path in [path for path in _seen if path.parent == folder.path / PROPOSALS and path not in there]:
+    for path in [path for path in list(_seen) if path.parent == folder.path / PROPOSALS and path not in there]:
         _seen.pop(path, None)  # a thread may be first
     gone = {path.name.partition(".")[0] for path in (folder.path / PROPOSALS).glob("????????????????.decision.json")}
     for run in sorted(gone - {path.stem for path, _ in kept}):
