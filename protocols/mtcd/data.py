@@ -85,7 +85,7 @@ class GeneratedData:
         if self.kind == "views":
             x_N = _views(self.num_samples, self.seed)[client]
         else:
-            x_N = _block(self.seed, client, self.num_samples, self._widths[client])
+            x_N = _block(self.seed, client, self.num_samples, self._width(client))
         if self.kind == "table":
             x_N = x_N.astype(np.float32)
         return Part(x_N[: self._num_train], x_N[self._num_train :])
@@ -101,9 +101,9 @@ class GeneratedData:
             self.num_samples if self.is_linear else max(1, self.num_samples - round(self.num_samples * _TEST_FRACTION))
         )
 
-    @property
-    def _widths(self) -> list[int]:
-        return [len(part) for part in np.array_split(np.arange(self.num_features), self.num_clients)]
+    def _width(self, client: int) -> int:
+        width, left = divmod(self.num_features, self.num_clients)
+        return width + (client < left)
 
 
 @wire_type
@@ -170,6 +170,7 @@ class PublicPart:
 MtcdData = GeneratedData | ImageData | VerticalData
 
 
+@functools.cache
 def numbered(num_clients: int) -> tuple[str, ...]:
     """Return client-0, client-1, ..."""
     return tuple(f"client-{index}" for index in range(num_clients))
@@ -416,7 +417,8 @@ def _labels(data: GeneratedData) -> Array:
     generator = np.random.default_rng([data.seed, 2])
     outputs = NUM_CLASSES * 4 if data.kind == "table" else 1
     total_NO = np.zeros((num_samples, outputs))
-    for client, width in enumerate(data._widths):
+    for client in range(data.num_clients):
+        width = data._width(client)
         weights_DO = np.random.default_rng([data.seed, 3, client]).standard_normal((width, outputs))
         if data.kind == "sparse-logistic":
             weights_DO *= np.random.default_rng([data.seed, 5, client]).random((width, 1)) < 0.1
