@@ -93,11 +93,12 @@ _SVG = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 @width@ @height@"
 <title>@title@</title>
 <style>
 .demo-matrix {{ font: {char_height}px ui-monospace, Menlo, Consolas, monospace; }}
+.title {{ font: 17px system-ui, sans-serif; fill: #a3acb9; }}
 {styles}
 @motion@
 </style>
 <rect width="100%" height="100%" rx="8" fill="#1d2430"/>
-<text x="50%" y="28" text-anchor="middle" font-size="17" font-family="system-ui, sans-serif" fill="#a3acb9">@title@</text>
+<text x="50%" y="28" text-anchor="middle" class="title">@title@</text>
 <svg x="12" y="44" width="@inner_width@" height="@inner_height@">
 <g class="demo-matrix">
 {matrix}

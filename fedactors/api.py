@@ -312,7 +312,7 @@ class Run:
         for name, address in settings.items():
             if address != self.config.get(name):
                 raise BadInput(
-                    f"{name}: not what the run was of: its code or its parameters differ, or the version of Python; "
+                    f"{name}: differs from the run's: in its code, its parameters, or the version of Python; "
                     f"the run had {self.config.get(name)!r}"
                 )
         self._code = [*self._code, *kept]

@@ -231,8 +231,8 @@ SITE_ACTIONS = {
     "approve": "RUN: allow a proposed run to start here; the beginning of its id is enough",
     "reject": "RUN: refuse a proposed run; the beginning of its id is enough",
     "stop": "RUN: stop a run that is under way, for all sites",
-    "settle": "RUN: record (--why) that the proposal of an approved run is lost, so that the policy answers again. It no "
-    "longer knows that run, for example which data it summed: you judge what follows from that",
+    "settle": "RUN: record (--why) that the proposal of an approved run is lost, so that the policy answers again. "
+    "The policy no longer knows that run, for example which data it summed: judge that yourself",
     "runs": "list all runs that were proposed here, and how each ended",
     "budget": "show the privacy budget of the data here, and how much of it runs have spent",
     "audit": "[RUN]: check and show the site's signed log, or compare it with another site's",
@@ -242,8 +242,8 @@ FEDERATION_ACTIONS = {
     "init": "FOLDER: create a federation: a small certificate authority, and federation.toml, which every site gets",
     "admit": "FOLDER REQUEST: sign a site's request and add the site to federation.toml. First compare the request's "
     "sha256sum with the site, by telephone for example. --certificate: another CA has signed the request already",
-    "remove": "FOLDER SITE: remove a site from federation.toml; the others close its connections when they have the new "
-    "file",
+    "remove": "FOLDER SITE: remove a site from federation.toml; the others close its connections when they have the "
+    "new file",
     "sign": "FOLDER: sign federation.toml after a manual change, as its next version",
     "demo": "[FOLDER]: create three sites on this machine and train between them, showing every command",
 }
@@ -1051,7 +1051,7 @@ def _give(
         )
         answer(args.format, facts, said, f"these rows were served {before} times before, each under noise of its own")
         asyncio.run(wait_for_stop())
-    raise Stopped(f"{folder.name} serves no longer", 143)
+    raise Stopped(f"the server of {folder.name} was stopped", 143)
 
 
 def _predict_online(
@@ -1094,7 +1094,7 @@ def _predict_online(
         asyncio.run(wait_for_stop())
         if folder is not None:
             folder.audit.add("served", model=model, **server.counts)
-    raise Stopped("predictions are served no longer", 143)
+    raise Stopped("the server was stopped", 143)
 
 
 def _log_file(path: Path) -> Any:

@@ -379,7 +379,7 @@ class HorizontalConfig(UserCode, StepSettings):
             name = "micro_batch_size" if self.precision == "full" else "precision"
             raise ValueError(f"{name}: not allowed with record_clip_norm, which has a gradient of each row in full")
         if self.record_clip_norm is not None and is_code(self.loss):
-            raise ValueError("record_clip_norm: not allowed with a loss of one's own, which is a mean over a batch")
+            raise ValueError("record_clip_norm: not allowed with your own loss, which is a mean over a batch")
 
     def fewest_sites(self, num_sites: int) -> int:
         """Return how many sites' changes a round needs; under masks more than half of them at least."""

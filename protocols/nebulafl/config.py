@@ -370,7 +370,7 @@ class NebulaFLConfig(UserCode, StepSettings):
             setting = "micro_batch_size" if self.precision == "full" else "precision"
             raise ValueError(f"{setting}: not allowed with record_clip_norm, which has a gradient of each row in full")
         if is_code(self.loss):
-            raise ValueError("record_clip_norm: not allowed with a loss of one's own, which is a mean over a batch")
+            raise ValueError("record_clip_norm: not allowed with your own loss, which is a mean over a batch")
 
     @property
     def is_noised(self) -> bool:
