@@ -478,7 +478,7 @@ def data_to_audit(folder: RunFolder, given: str | None) -> str:
     stored: str | None = folder.config.get("data")
     if given is None and is_description(stored):
         raise BadInput(
-            f"--data: missing: the run used your own data, {shown(stored)}, which are opened only if you name them as well"
+            f"--data: missing: the run used your own data, {shown(stored)}, opened only if you name them as well"
         )
     if (data := given or stored) is None:
         raise BadInput(f"{folder.path}: config.json is damaged (data missing)")
