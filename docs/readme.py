@@ -126,7 +126,7 @@ def recording(lines: Sequence[Line], command: str) -> str:
     svg = console.export_svg(title="", unique_id="demo", code_format=_SVG)
     svg = re.sub(r' clip-path="url\(#demo-line-(\d+)\)"', r' data-row="\1"', svg)
     high = 24.4  # rich: 1.22 times the 20 pixels of a character
-    motion = ["text[data-row] { animation: appear 1ms both; }", "@keyframes appear { from { opacity: 0; } }"]
+    motion = ["[data-row] { animation: appear 1ms both; }", "@keyframes appear { from { opacity: 0; } }"]
     steps = []
     for row, (when, _) in enumerate(rows):
         motion.append(f'[data-row="{row}"] {{ animation-delay: {when / length * SHOWN_SECONDS:.2f}s; }}')
@@ -136,7 +136,7 @@ def recording(lines: Sequence[Line], command: str) -> str:
     motion += [
         f"@keyframes scroll {{ {' '.join(steps)} }}",
         f".demo-matrix {{ transform: translateY(-{last:.1f}px); animation: scroll {SHOWN_SECONDS:g}s step-end both; }}",
-        "@media (prefers-reduced-motion: reduce) { .demo-matrix, text[data-row] { animation: none; } }",
+        "@media (prefers-reduced-motion: reduce) { .demo-matrix, [data-row] { animation: none; } }",
     ]
     width, height = COLUMNS * 12.2, ROWS * high + 8
     filled = {
