@@ -12,6 +12,7 @@ It is one file because its page of the reference is: all that a script or a note
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import html
 import json
@@ -1042,7 +1043,7 @@ _ARGUMENTS = ("data", "runtime", "seed", "out", "address", "callbacks", "network
 def _hold_code(protocol: Protocol, settings: Words) -> tuple[Words, list[HeldObject]]:
     """Return settings with addresses in place of objects, and the objects, which live as long as they are kept."""
     if isinstance(settings, Mapping):
-        fields = protocol.Config.__dataclass_fields__
+        fields = [one.name for one in dataclasses.fields(protocol.Config)]
         for name in settings:
             if name not in fields:
                 known = [*fields, *(one for one in _ARGUMENTS if one != name)]

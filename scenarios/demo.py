@@ -4,7 +4,7 @@ Usage: python scenarios/demo.py [--out runs] [--smoke] [--picture FILE] [--readm
 
 Three methods of split learning on generated data (20,000 rows): first on the virtual clock, which says how long they
 will take, then on Ray, where every actor is a process, the link is emulated and the clock is the wall's. Machines are
-emulated too (one batch takes 15 times what a core needs), so that two cores can emulate seven machines. Ends with a
+emulated too (one batch takes 15 times what a core needs), so that two cores can play seven machines. Ends with a
 table, a picture and a report page.
 """
 
@@ -35,9 +35,9 @@ from fedactors.runtime.ray import cluster
 from fedactors.scenario import Scenario
 
 SCENE = """\
-A bank knows which customers came back, a shop knows what they bought. Neither
-shows the other its columns. The bank has one machine; the shop has six, which
-are six times slower. A message takes 10 ms (100 Mbit/s)."""
+A bank knows who came back, a shop knows what they bought: neither shows the
+other its columns. The bank has one machine, the shop six that are six times
+slower; a message takes 10 ms (100 Mbit/s)."""
 SLOWER, SHARE = 15.0, 1 / 6
 """How many times longer a batch takes than on a core of the cost model, and what the shop's machines do of that."""
 LINK = Link(latency=0.01, bandwidth=12.5e6)
@@ -49,7 +49,7 @@ METHODS = {
 }
 HOW = {
     "VFL": "one pair of machines, each batch waits for the other side",
-    "AVFL": "one pair of machines, five batches in flight",
+    "AVFL": "one pair of machines, five batches on their way at a time",
     "PubSub-VFL": "all seven machines, each takes the next batch when it is free",
 }
 TARGET = 0.82
@@ -113,12 +113,12 @@ def row_of(method: str, simulated: LoadedRun, real: LoadedRun) -> list[str]:
 
 
 def scene_lines() -> list[str]:
-    """Return the lines that are printed first."""
+    """Return what is said first."""
     return [*SCENE.splitlines(), *(f"  {method + ':':12}{how}" for method, how in HOW.items())]
 
 
 def result_lines(simulated: dict[str, LoadedRun], real: dict[str, LoadedRun]) -> list[str]:
-    """Return the table, and a sentence on each runtime."""
+    """Return the table and what it shows."""
     rows = [row_of(method, simulated[method], real[method]) for method in METHODS]
     return [
         *table_lines(HEADER, rows),
@@ -129,11 +129,10 @@ def result_lines(simulated: dict[str, LoadedRun], real: dict[str, LoadedRun]) ->
 
 
 def doubt(simulated: dict[str, LoadedRun], real: dict[str, LoadedRun]) -> list[str]:
-    """Say so if this machine could not emulate seven: then Ray's figures measure this machine."""
+    """Say so if this machine could not play seven: then its own speed is what was measured on Ray."""
     late = [name for name in METHODS if seconds_of(real[name]) > 1.5 * seconds_of(simulated[name])]
     text = (
-        "This machine is too busy or too small to emulate seven machines: on Ray it was slower than they would be "
-        f"({', '.join(late)})."
+        f"This machine is too busy or too small to play seven machines: Ray's figures are its own ({', '.join(late)})."
     )
     return textwrap.wrap(text, WIDE) if late else []
 
@@ -152,7 +151,7 @@ def write_readme(lines: Sequence[str]) -> None:
 
 
 def verdict(where: str, runs: dict[str, LoadedRun]) -> str:
-    """Return a sentence on which method reached the target first, and which ended best."""
+    """Return in words what runs show."""
     when = {name: seconds for name, run in runs.items() if (seconds := seconds_to(run, TARGET)) is not None}
     if len(when) < 2:
         return f"{where}: fewer than two methods came to an AUC of {TARGET:.2f}"
@@ -177,7 +176,7 @@ def draw(simulated: dict[str, LoadedRun], real: dict[str, LoadedRun], path: Path
             label = f"{method}: {HOW[method]}" if "lw" in style else None
             plot.plot(curve.x, curve.mean, color=colour, label=label, **style)
     plot.axhline(TARGET, color="#999999", lw=0.8, ls=":")
-    plot.set_xlabel("seconds of training (lines: on Ray; circles: simulated before)")
+    plot.set_xlabel("seconds of training (lines: on Ray; circles: what the simulation said before)")
     plot.set_ylabel("AUC on validation rows")
     plot.set_xlim(left=0)
     plot.spines[["top", "right"]].set_visible(False)
