@@ -81,8 +81,16 @@ def record(command: Sequence[str], folder: Path) -> list[Line]:
     """
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "COLUMNS": str(COLUMNS)}
     begin = time.monotonic()
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
-    with subprocess.Popen(command, cwd=folder, env=environment, text=True, **pipes) as process:
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
+        assert process.stdout is not None
         lines = [(time.monotonic() - begin, line.rstrip()) for line in process.stdout]
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command, "\n".join(text for _, text in lines))
