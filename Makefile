@@ -89,7 +89,7 @@ $(VENV)/.installed-dev: pyproject.toml
 # pip's own words fill screens, and its silence lasts minutes; who prints the dots ends with the shell that installs
 define install
 @$(PYTHON) -c 'import sys; sys.exit("fedactors needs Python 3.11 or newer, " + sys.executable + " is older; set PYTHON=" if sys.version_info < (3, 11) else 0)'
-@echo 'installing into $(VENV), once: torch, Ray and what they need are about 2 GB; this takes minutes, a dot is 3 seconds'
+@echo 'installing into $(VENV), once: minutes, and 5 GB (2 GB with a CPU build of torch: WHEEL_INDEX=...); a dot is 3 seconds'
 @$(PYTHON) -m venv $(VENV)
 @(while sleep 3 && kill -0 $$$$ 2> /dev/null; do printf .; done) & \
 	$(PIP) --editable $(1) && { $(COMPILE); }; code=$$?; kill $$!; echo; exit $$code

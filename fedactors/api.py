@@ -1,4 +1,4 @@
-"""The public API: run a protocol, and use what it leaves.
+"""The public API: run a protocol and use its results.
 
     import fedactors
 
@@ -12,6 +12,7 @@ It is one file because its page of the reference is: all that a script or a note
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import html
 import json
@@ -177,7 +178,7 @@ def _execute_in(
 
 
 class Run:
-    """A run that has ended: its metrics and records, and what you can do with it.
+    """A run that has ended: its metrics, its records, and methods to use them.
 
     Args:
         location: its folder, or the address of one.
@@ -204,7 +205,7 @@ class Run:
 
     @property
     def path(self) -> Path:
-        """Where the folder is; of one at an address, where its copy is."""
+        """Path of the folder; for a remote folder, path of its copy."""
         return self.folder.path
 
     @property
@@ -256,7 +257,7 @@ class Run:
 
     @property
     def privacy(self) -> Table:
-        """What each party released, under which mechanism, at which cost."""
+        """Each party's releases, with mechanism and privacy cost."""
         from fedactors.runs import schemas
         from fedactors.runs.folder import PRIVACY
         from fedactors.runs.metrics import read_lines
@@ -265,14 +266,14 @@ class Run:
 
     @property
     def timeline(self) -> Table:
-        """What each actor did when, in seconds of the run's clock."""
+        """Each actor's activities, in seconds of the run's clock."""
         from fedactors.runs.metrics import read_events
 
         spans = (line for line in read_events(self.folder) if line["type"] == "span")
         return Table([{name: value for name, value in line.items() if name != "type"} for line in spans])
 
     def resume(self, *, out: str | Path | None = None, **where: Any) -> Run:
-        """Go on from the last checkpoint, in a folder of its own.
+        """Resume from the last checkpoint, in a new folder.
 
         Args:
             out: parent of the new folder; by default beside this one.
@@ -312,7 +313,7 @@ class Run:
         for name, address in settings.items():
             if address != self.config.get(name):
                 raise BadInput(
-                    f"{name}: not what the run was of: its code or its parameters differ, or the version of Python; "
+                    f"{name}: differs from the run's: in its code, its parameters, or the version of Python; "
                     f"the run had {self.config.get(name)!r}"
                 )
         self._code = [*self._code, *kept]
@@ -393,7 +394,7 @@ class Run:
         settings: Words = (),
         **code: Any,
     ) -> Audit:
-        """Recompute every privacy figure of the run; `refuted` of the result lists what does not hold.
+        """Recompute every privacy figure of the run; `refuted` of the result lists the claims that do not hold.
 
         Args:
             replay: also replay each party with one record changed, in simulation.
@@ -557,7 +558,7 @@ def sweep(
 
 
 def compare(*runs: Run | str | Path) -> Comparison:
-    """Put runs side by side: mean and deviation over seeds, and differences from the first.
+    """Compare runs: mean and standard deviation over seeds, and differences from the first group.
 
     Args:
         runs: runs, or paths of run folders and of sweeps' tables; those that differ in the seed alone are one group.
@@ -573,7 +574,7 @@ def compare(*runs: Run | str | Path) -> Comparison:
 
 
 class Comparison:
-    """Groups of runs that differ in the seed alone, the first of them the baseline.
+    """Groups of runs that differ in the seed only; the first group is the baseline.
 
     Args:
         runs: as `fedactors.runs.compare.load_runs` gives them.
@@ -597,11 +598,11 @@ class Comparison:
 
     @property
     def notes(self) -> list[str]:
-        """What to know about the differences."""
+        """Notes on the differences."""
         return list(self._found["notes"])
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all of it, JSON-ready."""
+        """Return everything as JSON-ready values."""
         return dict(self._found)
 
     def plot(self, to: str | Path, metric: str | None = None) -> Path:
@@ -708,7 +709,7 @@ def plan(
 def doctor(
     address: str | None = None, tell: Callable[[str], None] = lambda text: None
 ) -> tuple[list[Finding], list[Finding]]:
-    """Look at this installation, and at what a cluster lets strangers do.
+    """Check this installation, and the settings of a cluster.
 
     Args:
         address: of the cluster's dashboard, ``http://HEAD:8265``; by default only what is started from here is.
@@ -742,7 +743,7 @@ def inspect(protocol: str | Protocol, **settings: Any) -> Messages:
 
 
 class Messages:
-    """What would leave a party, and which protection is on.
+    """The messages that would leave a party, and the protections that are on.
 
     Args:
         protocol: which one.
@@ -776,7 +777,7 @@ class Messages:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all of it, JSON-ready."""
+        """Return everything as JSON-ready values."""
         from fedactors.runs.metrics import jsonable
 
         told = {"protections": jsonable(self.protections), "messages": self.messages, "predictions": self.predictions}
@@ -847,7 +848,7 @@ def fetch(dataset: str) -> list[Path]:
 
 
 def check_data(data: Data, *, party: str | None = None) -> DataCheck:
-    """Look at each party's data, in its own files alone, and return all that is wrong or odd; nothing is trained.
+    """Check each party's data, in its own files, and return errors and warnings; nothing is trained.
 
     Args:
         data: path of a description of your own data, ``parties.toml``, or objects as `vertical` and its like take them.
@@ -862,7 +863,7 @@ def check_data(data: Data, *, party: str | None = None) -> DataCheck:
 
 
 class DataCheck:
-    """What is wrong or odd with own data: `errors`, which end a run, and `warnings`; both are tables.
+    """Findings on your own data: `errors`, which end a run, and `warnings`; both are tables.
 
     Args:
         findings: as `fedactors.data.checks` has them.
@@ -873,17 +874,17 @@ class DataCheck:
 
     @property
     def errors(self) -> Table:
-        """What ends a run."""
+        """Findings that end a run."""
         return self._table("error")
 
     @property
     def warnings(self) -> Table:
-        """What a run trains on, and perhaps should not."""
+        """Findings that do not end a run, but may make its result wrong."""
         return self._table("warning")
 
     @property
     def edits(self) -> str:
-        """The lines that answer the findings, as TOML by table: look at each, and put it into the description."""
+        """TOML lines that answer the findings, by table: check each one, then add it to the description."""
         from fedactors.data.checks import edits_of
 
         return edits_of(self._findings)
@@ -1042,7 +1043,7 @@ _ARGUMENTS = ("data", "runtime", "seed", "out", "address", "callbacks", "network
 def _hold_code(protocol: Protocol, settings: Words) -> tuple[Words, list[HeldObject]]:
     """Return settings with addresses in place of objects, and the objects, which live as long as they are kept."""
     if isinstance(settings, Mapping):
-        fields = protocol.Config.__dataclass_fields__
+        fields = [one.name for one in dataclasses.fields(protocol.Config)]
         for name in settings:
             if name not in fields:
                 known = [*fields, *(one for one in _ARGUMENTS if one != name)]

@@ -23,17 +23,17 @@ class FedactorsError(Exception):
 
 
 class BadInput(FedactorsError):
-    """Something the user gave is wrong: the message names the field, the value and what is allowed."""
+    """An input of the user is wrong: the message names the field, the value and what is allowed."""
 
     exit_code = 2
 
 
 class Diverged(BadInput):
-    """Training has left all reason; the message names the setting to change, the round, and what was measured."""
+    """Training has diverged; the message names the round, the metric and the setting to change."""
 
 
 class RowsChangedError(BadInput):
-    """A party's rows are others than when the run began, so a resumed run would train on the wrong ones."""
+    """A party's rows have changed since the run began, so a resumed run would train on other rows."""
 
 
 class DataMissing(FedactorsError):
@@ -73,7 +73,7 @@ class CallTimeout(PartyError):
 
 
 class Refused(PartyError):
-    """``party`` did what it may not: a call to no endpoint, what is not declared, a payload of another's."""
+    """``party`` broke a rule: a call to no endpoint, an undeclared message, or a payload for another reader."""
 
 
 class BudgetExceeded(Refused):
@@ -88,7 +88,7 @@ class PayloadGone(FedactorsError, KeyError):
 
 
 class OutOfMemory(BadInput):
-    """What was asked does not fit into a party's memory; the message names the party."""
+    """A party ran out of memory; the message names the party."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -102,7 +102,7 @@ _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "St
 
 
 class Deadlock(FedactorsError):
-    """Every party waits and nothing can happen any more; the message names each wait."""
+    """All parties wait for each other; the message names each wait."""
 
     exit_code = 3
 

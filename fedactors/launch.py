@@ -91,10 +91,10 @@ def resolve(protocol: Protocol, words: Words, options: RunOptions) -> tuple[Any,
     if options.resume is not None:
         return _resolve_resume(protocol, words, options)
     if options.allow_import:
-        raise BadInput("--allow-import: needs --resume; what a run's own words name is trusted as it is")
+        raise BadInput("--allow-import: needs --resume; code that you name on the command line needs no permission")
     check_runtime_flags(options, options.runtime or "ray")
     if options.smoke and options.paper:
-        raise BadInput("--smoke and --paper exclude each other")
+        raise BadInput("--smoke is not allowed with --paper")
     preset = protocol.smoke if options.smoke else protocol.paper if options.paper else {}
     config = build_given(protocol.Config, words, preset)
     seeds = options.seeds or (options.seed or 0,)
@@ -252,7 +252,7 @@ def _object_is_here(folder: RunFolder, field: str, address: str) -> bool:
         made = (folder.config.get("code") or {}).get(field) or {}
         version = f", Python {shown(str(made['python']))}" if "python" in made else ""
         raise BadInput(
-            f"{field}: missing: the run was of an object of Python ({shown(address.split(':')[1])}{version}); give it "
+            f"{field}: missing: the run used an object of Python ({shown(address.split(':')[1])}{version}); give it "
             f"again: fedactors.load_run({folder.location!r}).resume({field}=...), and so to predict, export and audit"
         )
     return True
@@ -433,12 +433,12 @@ def data_to_resume(folder: RunFolder, given: str | None) -> str | None:
         return given
     if given is None:
         raise BadInput(
-            f"--data: missing: the run was of own data, {shown(stored)}, "
+            f"--data: missing: the run used your own data, {shown(stored)}, "
             "which are opened only if you name them as well: "
             + resume_command(f"fedactors run {folder.config['protocol']}", folder.location, RunOptions(data=stored))
         )
     if "\0" in given + stored or os.path.realpath(given) != os.path.realpath(stored):
-        raise BadInput(f"--data: {shown(given)} is not allowed: the run was of {shown(stored)}, and goes on with it")
+        raise BadInput(f"--data: {shown(given)} is not allowed: the run used {shown(stored)}, and continues with it")
     return given
 
 
@@ -448,7 +448,7 @@ def _check_objects(folder: RunFolder, stored: str, given: str | None) -> None:
     if given is None:
         names = ", ".join(before.get("parties", ())) or stored
         raise BadInput(
-            f"data: missing: the run was of objects ({names}); give them again: "
+            f"data: missing: the run used objects ({names}); give them again: "
             + resume_command(None, folder.location, RunOptions(data=stored))
         )
     if given == stored:
@@ -456,7 +456,7 @@ def _check_objects(folder: RunFolder, stored: str, given: str | None) -> None:
     now = object_at(given) if is_object(given) else {}
     changed = sorted(_differences(before, now, ())) or [stored]
     raise BadInput(
-        f"data: {', '.join(changed)}: not what the run was of: give the same objects again, with the same rules"
+        f"data: {', '.join(changed)}: differs from the run's: give the same objects again, with the same rules"
     )
 
 
@@ -478,7 +478,7 @@ def data_to_audit(folder: RunFolder, given: str | None) -> str:
     stored: str | None = folder.config.get("data")
     if given is None and is_description(stored):
         raise BadInput(
-            f"--data: missing: the run was of own data, {shown(stored)}, which are opened only if you name them as well"
+            f"--data: missing: the run used your own data, {shown(stored)}, opened only if you name them as well"
         )
     if (data := given or stored) is None:
         raise BadInput(f"{folder.path}: config.json is damaged (data missing)")
@@ -826,7 +826,7 @@ def resolve_federated(protocol: Protocol, words: Words, options: RunOptions) -> 
     """
     _refuse_local(options)
     if options.smoke and options.paper:
-        raise BadInput("--smoke and --paper exclude each other")
+        raise BadInput("--smoke is not allowed with --paper")
     if len(options.seeds or ()) > 1:
         raise BadInput("--seeds: is not allowed with --federation: each run is approved by itself")
     if options.data is None:
@@ -965,8 +965,8 @@ def _run_of(folder: RunFolder) -> str:
     """
     if isinstance(site := folder.config.get("site"), dict):
         raise BadInput(
-            f"{folder.path}: these are the records of the site {site.get('name')} alone: the run goes on, and "
-            f"predicts, from the run folder of its coordinator, {site.get('coordinator')}"
+            f"{folder.path}: these are the records of the site {site.get('name')} alone: resume and "
+            f"predict from the run folder of its coordinator, {site.get('coordinator')}"
         )
     found = (folder.config.get("federation") or {}).get("run")
     if not isinstance(found, str):

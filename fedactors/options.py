@@ -121,7 +121,7 @@ class RunOptions:
 
     data: str | None = _option(
         None,
-        "data set name, or description of your data (.toml; --resume needs it again)",
+        "data set name, or description of your data (.toml); needed again with --resume",
         metavar="NAME|FILE",
         is_location=True,
     )
@@ -172,8 +172,8 @@ class RunOptions:
     out: str = _option("runs", "parent folder of run folders (default: runs)", metavar="DIR", is_location=True)
     resume: str | None = _option(
         None,
-        "resume from the last checkpoint of this run folder; federation: auto for the newest of these settings that "
-        "broke off, or a new run",
+        "resume from the last checkpoint of this run folder; federation: auto resumes the newest interrupted run with "
+        "these settings, or starts a new one",
         metavar="RUN",
         is_location=True,
     )
@@ -184,7 +184,7 @@ class RunOptions:
         read=_code,
         federation="never",
     )
-    smoke: bool = _option(False, "use the smallest meaningful preset", decides=True)
+    smoke: bool = _option(False, "use the protocol's smallest preset", decides=True)
     paper: bool = _option(False, "use the paper's preset", decides=True)
     quiet: bool = _option(False, "hide progress")
     track: tuple[str, ...] = _option(
@@ -199,14 +199,14 @@ class RunOptions:
     )
     checkpoint_key: tuple[tuple[str, str], ...] = _kept(
         (),
-        "encrypt a party's checkpoints (AES-256-GCM) with the key in file:PATH or env:NAME on its host",
+        "encrypt a party's checkpoints (AES-256-GCM) with the key in file:PATH or env:NAME on its host; repeatable",
         metavar="PARTY=KEY",
         read=_pair("party=file:PATH or party=env:NAME"),
         repeats=True,
     )
     spread: str | None = _kept(
         None,
-        "placement of actors on the cluster's hosts",
+        "placement of actors on the cluster's hosts (default: as Ray schedules them)",
         choices=SPREADS,
         ray_only="the simulated runtime has no hosts",
     )
@@ -239,7 +239,8 @@ class RunOptions:
     )
     limit: Sequence[tuple[str, str]] = _option(
         (),
-        "federation: what the run takes at most of each site's machine: memory_gib, cpu_hours, hours, disk_gib, gpus",
+        "federation: most that the run may use of each site's machine: memory_gib, cpu_hours, hours, disk_gib, gpus; "
+        "repeatable",
         metavar="NAME=AMOUNT",
         read=_pair("name=amount"),
         repeats=True,

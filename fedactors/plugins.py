@@ -91,7 +91,7 @@ def _keep_quiet(line: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Planning:
-    """How a planner works, beside the settings and profiles that it plans for."""
+    """Options of a planner, besides the settings and profiles that it plans for."""
 
     aim: Aim = "target"
     data: Any = None
@@ -108,14 +108,14 @@ class Planning:
 
 @dataclass(frozen=True, kw_only=True)
 class Headline:
-    """The main metric of a protocol and whether more or less of it is better."""
+    """The main metric of a protocol, and its direction: higher or lower is better."""
 
     name: str
     mode: Literal["max", "min"] = "max"
 
 
 class Protocol(typing.Protocol):
-    """What fedactors asks of a protocol; a scenario is one too."""
+    """The interface of a protocol; a scenario has it too."""
 
     @property
     def name(self) -> str:
@@ -131,7 +131,7 @@ class Protocol(typing.Protocol):
 
     @property
     def default_data(self) -> str:
-        """Data set of a run that names none; it must need no download."""
+        """Default data set; it must need no download."""
 
     @property
     def headline(self) -> Headline:
@@ -139,11 +139,11 @@ class Protocol(typing.Protocol):
 
     @property
     def party_loss(self) -> frozenset[str]:
-        """What it supports when a party's process is lost: some of stop, continue, restart."""
+        """Supported reactions to a lost process: some of stop, continue, restart."""
 
     @property
     def default_party_loss(self) -> str:
-        """What it does when a run says nothing."""
+        """Default reaction to a lost process."""
 
     @property
     def predicts_within_account(self) -> bool:
@@ -181,23 +181,23 @@ class Protocol(typing.Protocol):
 
     @property
     def load_data(self) -> LoadData | None:
-        """Its own way to load and partition data; None: ``run`` receives the data set, whole."""
+        """Load and partition data; None: ``run`` receives the whole data set."""
 
     @property
     def load_new(self) -> LoadData | None:
-        """The same for rows to predict, which need less than rows to train on; None: they are loaded alike."""
+        """Load rows to predict, which need fewer columns than rows to train on; None: `load_data` loads them."""
 
     @property
     def plan(self) -> Plan | None:
-        """Its planner, if it has one."""
+        """The planner, or None."""
 
     @property
     def measure(self) -> Measure | None:
-        """What measures the parties for its planner, if it can."""
+        """Measure the parties for the planner, or None."""
 
     @property
     def predict(self) -> Predict | None:
-        """Its prediction, if it can."""
+        """Prediction, or None."""
 
     @property
     def predictors(self) -> Actors | None:
@@ -205,19 +205,19 @@ class Protocol(typing.Protocol):
 
     @property
     def export(self) -> Export | None:
-        """Its export of one party's part of the model, if it can."""
+        """Export of one party's part of the model, or None."""
 
     @property
     def network(self) -> Network | None:
-        """Makes of a part's arrays and settings a module of torch, where its models are none by themselves."""
+        """Build a torch module from a part's arrays and settings, for models that are no torch modules."""
 
     @property
     def neighbours(self) -> Neighbours | None:
-        """The neighbours that its privacy claims speak of; a protocol that claims a budget must have them."""
+        """The neighbouring data sets of its privacy claims; required for a protocol that claims a budget."""
 
     @property
     def surface(self) -> Surface | None:
-        """What its attackers see, for `fedactors audit RUN --attacks`."""
+        """The view of its attackers, for `fedactors audit RUN --attacks`."""
 
     @property
     def takes_queries(self) -> bool:
@@ -229,11 +229,11 @@ class Protocol(typing.Protocol):
 
     @property
     def between_sites(self) -> Mapping[str, Any]:
-        """Config values of a run between sites that says nothing else."""
+        """Default config values of a run between sites."""
 
     @property
     def problem(self) -> str:
-        """Whose data, lying where, it is for; `fedactors list` says so."""
+        """The problem it solves, as `fedactors list` prints it."""
 
     @property
     def emulate(self) -> float | None:
@@ -251,7 +251,7 @@ def _part(name: str, default: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class ProtocolFacts:
-    """What a protocol says of itself, apart from its parts; see `Protocol`."""
+    """Facts about a protocol, without its parts; see `Protocol`."""
 
     name: str
     summary: str
@@ -367,7 +367,7 @@ def discover() -> list[PluginEntry]:
 
 
 def loader(protocol: Protocol, *, is_new: bool) -> LoadData | None:
-    """Return what loads a protocol's data: rows to train on, or to predict."""
+    """Return the function that loads a protocol's data: rows to train on, or to predict."""
     return protocol.load_new or protocol.load_data if is_new else protocol.load_data
 
 

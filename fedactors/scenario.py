@@ -1,4 +1,4 @@
-"""`main` gives a scenario script exactly the flags of ``fedactors run``; no command line tool is needed.
+"""Scenario scripts: `main` gives a script the flags of ``fedactors run``.
 
     @config
     class Config(PubSubConfig):

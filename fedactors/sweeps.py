@@ -280,7 +280,7 @@ def _home(protocol: Protocol) -> Path:
 
 
 def data_digest(name: str) -> str:
-    """Return the digest of the files of a data set, or of a description of one's own data and the files it names.
+    """Return the digest of the files of a data set, or of a description of your own data and the files it names.
 
     What is generated has no files, and tables of a database server cannot be looked at: their name stands for them.
     """

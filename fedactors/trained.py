@@ -1,4 +1,4 @@
-"""What you do with a trained run: predict on new rows, export the parties' parts of the model, audit its privacy."""
+"""Use a trained run: predict on new rows, export the parties' parts of the model, audit its privacy."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def parts_of(folder: RunFolder, options: RunOptions, label: str | None = None) -
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Audit:
-    """What a run claims of its privacy, beside what its ledger, replays and attacks say."""
+    """A run's privacy claims, and what its ledger, replays and attacks show."""
 
     run: str
     ledger: LedgerAudit
@@ -264,7 +264,7 @@ class Audit:
 
     @property
     def refuted(self) -> list[str]:
-        """Sentences on every claim that does not hold."""
+        """One sentence per claim that does not hold."""
         return [*(line for replay in self.replays for line in replay.refuted), *self.ledger.refuted]
 
     def as_dict(self) -> dict[str, Any]:

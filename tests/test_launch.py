@@ -81,7 +81,7 @@ def test_smoke_and_full_are_presets_that_words_override(tmp_path):
         ((), {"data": "breast-cancr"}, "unknown data set 'breast-cancr'; did you mean breast-cancer"),
         ((), {"data": "karate"}, "tiny-one needs vertical data, this can be graph"),
         ((), {"data": "nowhere.toml"}, "'nowhere.toml' does not exist"),
-        ((), {"smoke": True, "paper": True}, "exclude each other"),
+        ((), {"smoke": True, "paper": True}, "--smoke is not allowed with --paper"),
         ((), {"track": ("excel",)}, "'excel' is not allowed"),
         ((), {"runtime": "simulated", "address": "10.0.0.1:6379"}, "--address: needs --runtime ray"),
         (("trouble=input",), {}, "num_cpus: 64 is not allowed: the cluster has 2"),

@@ -22,6 +22,8 @@ PAGES = sorted(
 
 MAX_WORDS = 40
 MAX_MEDIAN = 18
+MAX_TOTAL = 45_000
+"""Words of all pages, without tables and code."""
 
 REFUSED = {
     r"\b(?:is|are|was|were|not) to be had\b": "not available",
@@ -167,3 +169,11 @@ def test_half_of_the_sentences_are_short() -> None:
     words = median(count for page in counts.values() for count in page)
     wordiest = "\n".join(f"{page.relative_to(ROOT)}: {count}" for count, page in longest)
     assert words <= MAX_MEDIAN, f"median sentence: {words} words, at most {MAX_MEDIAN}; the wordiest pages:\n{wordiest}"
+
+
+def test_the_pages_can_be_read() -> None:
+    words = {page: sum(length(sentence) for sentence in page_sentences(page)) for page in PAGES}
+    longest = "\n".join(
+        f"{page.relative_to(ROOT)}: {words[page]}" for page in sorted(PAGES, key=lambda page: -words[page])[:5]
+    )
+    assert sum(words.values()) <= MAX_TOTAL, f"the pages have {sum(words.values())} words; the longest:\n{longest}"

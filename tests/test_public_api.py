@@ -249,6 +249,7 @@ def test_what_there_is():
     [
         (lambda: fedactors.simulate("pubsub", num_epochs=1), "unknown protocol 'pubsub'"),
         (lambda: fedactors.simulate("horizontal", num_round=1), "num_round: unknown key; did you mean num_rounds"),
+        (lambda: fedactors.simulate("horizontal", by_rows=1), "by_rows: unknown key"),
         (lambda: fedactors.simulate("horizontal", num_rounds=0), "num_rounds: .*0.* is not allowed"),
         (lambda: fedactors.simulate("horizontal", [1, 2]), "data: list is not allowed: give the name of a data set"),
         (lambda: fedactors.simulate("horizontal", "nowhere.toml"), "'nowhere.toml' does not exist"),

@@ -56,11 +56,11 @@ class Resources:
 
     @property
     def num_cores(self) -> int:
-        """How many computes of the actor take their stated time at once."""
+        """How many computations of the actor run at once."""
         return max(1, int(self.num_cpus if self.simulated_cores is None else self.simulated_cores))
 
     def demand(self) -> dict[str, float]:
-        """Return what is asked in Ray's names, without the zeros."""
+        """Return the requested resources by Ray's names, without zeros."""
         asked = {"CPU": self.num_cpus, "GPU": self.num_gpus, "memory": float(self.memory or 0), **self.labels}
         return {name: value for name, value in asked.items() if value}
 
@@ -126,10 +126,10 @@ class Actor:
         """Load data and build models."""
 
     async def open(self) -> None:
-        """Start loops that go on by themselves, with `background`; called after `load` and a restore."""
+        """Start background loops, with `background`; called after `load` and a restore."""
 
     async def close(self) -> None:
-        """Give back what was taken beyond memory."""
+        """Release resources other than memory."""
 
     # --- what an actor can do ---
 
@@ -189,11 +189,11 @@ class Actor:
         return self._context.job(key)
 
     def background(self, awaitable: Awaitable[Any]) -> None:
-        """Let a coroutine or an unawaited call go on by itself; if it fails, the run stops with this actor's name."""
+        """Run a coroutine or an unawaited call in the background; if it fails, the run stops with this actor's name."""
         self._context.background(awaitable)
 
     def put(self, value: Any, to: str | Sequence[str]) -> Ref:
-        """Keep a payload here and return a small reference that may be sent on.
+        """Keep a payload here, and return a small reference to send to its readers.
 
         Args:
             value: a message of a type that the class names in `payloads`.
@@ -212,15 +212,15 @@ class Actor:
         return await self._context.get(ref)
 
     def output(self, to: str) -> Path:
-        """Return where a file goes that the driver asks for under the name `to`, on this party's host."""
+        """Return the path on this party's host for a file that the driver calls `to`."""
         return self._context.output(to)
 
     def free(self, ref: Ref) -> None:
-        """Forget a payload of one's own."""
+        """Free a payload that this actor keeps."""
         self._context.free(ref)
 
     def span(self, kind: str, label: str) -> AbstractContextManager[None]:
-        """Put what happens inside on the timeline, as "wait" or another kind."""
+        """Record the code inside on the timeline, as "wait" or another kind."""
         return self._context.span(kind, label)
 
     def record_span(self, kind: str, label: str, start: float, end: float) -> None:
@@ -290,7 +290,7 @@ class Actor:
             self._context.counts.admit(endpoint, endpoint.bound, self.caller, self, value)
 
     def record_privacy(self, record: PrivacyRecord) -> None:
-        """Add to the privacy ledger what mechanism was applied to what leaves this party.
+        """Add a line to the privacy ledger: the mechanism applied to a release of this party.
 
         With ``reproducible_noise`` the line says that nothing is guaranteed.
 
@@ -319,7 +319,7 @@ class Actor:
         return derived_seed(self._context.seed, self.name, purpose)
 
     def party_seed(self, purpose: str) -> int:
-        """Return a seed that all actors of this party derive alike, for models that are replicated in a party."""
+        """Return a seed that is the same for all actors of this party, for replicated models."""
         return derived_seed(self._context.seed, self.party, purpose)
 
     def noise_rng(self, purpose: str) -> np.random.Generator:

@@ -178,7 +178,7 @@ class Context(Caller):
 
     @abstractmethod
     def free(self, ref: Ref) -> None:
-        """Forget a payload of one's own; unknown ones are ignored."""
+        """Free a payload that this actor keeps; unknown ones are ignored."""
 
     def output(self, to: str) -> Path:
         """Return where a file goes that the driver asks for under the name `to`."""

@@ -1,4 +1,4 @@
-"""Groups of parties: ask all of them at once, and one answer to the question what follows when one is lost.
+"""Groups of parties: call all of them at once, and handle lost parties in one way.
 
     clients: ActorGroup[GraphClient] = ActorGroup(self, names, on_loss="drop", timeout=60.0)
     parts = await clients.ask(lambda client: client.infer(aggregated))          # {name: reply}, in the order of names
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class Incomplete(PartyError):
-    """What was asked of a whole group is without the answer of a party that was lost; see `ActorGroup.repeat`."""
+    """A call to a whole group lacks the answer of a lost party; see `ActorGroup.repeat`."""
 
     def __init__(self, loss: PartyError, group: ActorGroup[Any]) -> None:
         super().__init__(loss.party, loss.message)
@@ -114,7 +114,7 @@ def _too_late(name: str, seconds: float) -> CallTimeout:
 
 
 class ActorGroup(Generic[C]):
-    """Parties that are asked at once, and what follows when one of them is lost.
+    """Parties that are called at once, with a policy for lost ones.
 
     Args:
         caller: who asks: the driver's runtime, or an actor.
@@ -162,7 +162,7 @@ class ActorGroup(Generic[C]):
 
     @property
     def members(self) -> list[str]:
-        """Names of those who are there, in their order."""
+        """Names of the present members, in order."""
         return [name for name in self.names if name not in self._away]
 
     def handle(self, name: str) -> C:
@@ -174,12 +174,12 @@ class ActorGroup(Generic[C]):
         return self._handles[name]
 
     def leave(self, name: str) -> None:
-        """Learn that a party is gone: it is no member until it is `back`."""
+        """Remove a lost party until it is `back`."""
         self.last_lost = name
         self._away.add(name)
 
     def back(self, name: str) -> None:
-        """Learn that a party that was lost is there again; who waits for it goes on.
+        """Note that a lost party is back, and wake those that wait for it.
 
         Under "return" it is a member again when it is let in: nobody comes between two questions that belong together.
         """
@@ -193,7 +193,7 @@ class ActorGroup(Generic[C]):
 
     @property
     def returning(self) -> list[str]:
-        """Names of those who are `back` and not let in, under "return"."""
+        """Names of the parties that are `back` and not let in, under "return"."""
         return [name for name in self._returning if name in self._away]
 
     def let_in(self, name: str) -> None:
@@ -202,7 +202,7 @@ class ActorGroup(Generic[C]):
         self._away.discard(name)
 
     async def await_return(self, seconds: float) -> bool:
-        """Wait until somebody is `back`; say whether that was so within these seconds."""
+        """Wait until a party is `back`; return whether that happened within these seconds."""
         if self.returning:
             return True
         with contextlib.suppress(TimeoutError):
@@ -221,7 +221,7 @@ class ActorGroup(Generic[C]):
         whole: bool = False,
         timeout: float | None = None,
     ) -> dict[str, T]:
-        """Ask all members at once; return their replies by name, in the order of names.
+        """Call all members at once; return their replies by name, in the order of names.
 
         Args:
             call: calls a method of one party's handle.
@@ -237,7 +237,7 @@ class ActorGroup(Generic[C]):
         return await self._ask(lambda name: call(self.handle(name)), names, whole, timeout)
 
     async def ask_one(self, call: Callable[[C], Awaitable[T]]) -> T:
-        """Ask the one member of a group; return its reply."""
+        """Call the only member of a group; return its reply."""
         (reply,) = (await self.ask(call)).values()
         return reply
 
@@ -249,11 +249,11 @@ class ActorGroup(Generic[C]):
         whole: bool = False,
         timeout: float | None = None,
     ) -> dict[str, T]:
-        """Do `ask` with a message for each party; who has none is not asked."""
+        """Call each party with its own message; parties without one are not called."""
         return await self._ask(lambda name: call(self.handle(name), messages[name]), tuple(messages), whole, timeout)
 
     async def repeat(self, action: Callable[[], Awaitable[T]], *, of: Iterable[str] | None = None) -> T:
-        """Do `action` until nobody of the group (or `of` these) is lost in it; return what it gives.
+        """Repeat `action` until no party of the group (or of `of`) is lost in it; return its result.
 
         Under "drop" it is done anew when a ``whole`` answer was `Incomplete`; under "restart" when a party that it
         needed was lost and is `back`; else once.
@@ -278,7 +278,7 @@ class ActorGroup(Generic[C]):
     # --- snapshots ---
 
     def state_dict(self) -> dict[str, Any]:
-        """Return who is there and how often was begun anew."""
+        """Return the present members and the number of restarts."""
         return {"away": sorted(self._away), "attempt": self.attempt}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

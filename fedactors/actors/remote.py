@@ -51,7 +51,7 @@ _ACCOUNTS = frozenset({"release", "count_forwarded", "record_privacy", "known_si
 
 
 class InvalidEndpoint(TypeError):
-    """A method is declared as an endpoint that cannot be one; raised when its class is made."""
+    """A method is an invalid endpoint; raised when its class is created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """All that can be asked of the actors of a class, and the payloads that they may keep for others."""
+    """The endpoints of an actor class, and the payloads that its actors may keep for others."""
 
     owner: str
     """Name of the class."""

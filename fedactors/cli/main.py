@@ -177,7 +177,7 @@ def sweep_command(args: argparse.Namespace) -> int:
 
     protocol = find_protocol(args.protocol)
     if args.address is not None and args.jobs != 1:
-        raise BadInput("--jobs and --address exclude each other: the cluster runs as many as it has cores")
+        raise BadInput("--jobs is not allowed with --address: the cluster runs as many as it has cores")
     if args.address is not None and args.runtime != "simulated":
         raise BadInput("--address: needs --runtime simulated; each run of a sweep is one task of the cluster")
     criterion = None if args.choose is None else Criterion.parse(args.choose)
@@ -210,7 +210,7 @@ def sweep_command(args: argparse.Namespace) -> int:
             progress=None if args.quiet else functools.partial(_progress, criterion),
         )
     except KeyboardInterrupt:
-        raise Stopped("interrupted; the same command goes on where it stopped", 130) from None
+        raise Stopped("interrupted; run the same command to continue", 130) from None
     _show(found, trials, args.format)
     return 3 if found.num_failed == len(found.rows) else 0
 

@@ -1,4 +1,4 @@
-"""Every command's words and flags; what a command does is in `main`.
+"""Every command's arguments and flags; `main` runs the commands.
 
 Importing this module loads neither torch nor ray nor pydantic, so that ``--help`` and ``list`` answer at once.
 """
@@ -15,14 +15,14 @@ from fedactors.options import RUNTIMES, read_seed
 
 _EPILOG = (
     "exit codes: 0 success, 1 internal error, 2 bad input, 3 a party failed, 4 data missing, "
-    "5 an audit refutes a claim, "
-    "130 interrupted, 143 terminated (both write a checkpoint first)"
+    "5 an audit refutes a claim, 129 the terminal closed, 130 interrupted, 143 terminated "
+    "(all three write a checkpoint first)"
 )
 
 _SWEEP_WORDS = (
-    "a=1,2 tries both, two such lists all pairs. A field that holds a list takes brackets: layers=[8,16] is one value, "
-    "layers=[8,16],[32] are two. Random: uniform(LOW,HIGH), loguniform(LOW,HIGH), integer(LOW,HIGH), choice(A,B) with "
-    "--draws (in quotes, for the shell)"
+    "a=1,2 tries both values; two such lists try all pairs. A setting that is a list takes brackets: layers=[8,16] is "
+    "one value, layers=[8,16],[32] are two. For random values give --draws and, in quotes, uniform(LOW,HIGH), "
+    "loguniform(LOW,HIGH), integer(LOW,HIGH) or choice(A,B)"
 )
 
 
@@ -38,86 +38,107 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
         made[name] = commands.add_parser(name, help=text, description=text, epilog=_EPILOG, allow_abbrev=False)
         return made[name]
 
-    add("list", "protocols that are installed, data sets, and which fit which")
+    add("list", "list the installed protocols, the data sets, and which fit together")
 
     run = add("run", "run a protocol")
     run.add_argument(
         "protocol",
         metavar="PROTOCOL",
-        help="name of a protocol, see fedactors list; PROTOCOL --help explains its settings",
+        help="protocol name (see fedactors list); PROTOCOL --help explains its settings",
     )
     add_run_flags(run)
     add_federation_flags(run)
 
-    site = add("site", "an organisation's own process: make it, start it, answer what others propose to run")
-    site.add_argument("action", choices=SITE_ACTIONS, help="fedactors site ACTION --help says what it does")
-    site.add_argument("name", nargs="?", metavar="NAME|RUN", help="of the site that init makes; else the run's id")
-    site.add_argument("--folder", metavar="DIR", help="the site's folder (default: here; init: a new one, NAME)")
+    site = add(
+        "site", "set up and run your organisation's site: start its process, approve or reject runs, audit its log"
+    )
+    site.add_argument("action", choices=SITE_ACTIONS, help="what to do; fedactors site ACTION --help explains it")
+    site.add_argument(
+        "name", nargs="?", metavar="NAME|RUN", help="init: the new site's name; other actions: a run's id"
+    )
+    site.add_argument("--folder", metavar="DIR", help="the site's folder (default: the current one; init: NAME)")
     site.add_argument(
         "--listen",
         metavar="HOST:PORT",
-        help="init: address and port of this host that the site listens at, 0.0.0.0:7443 for all of its addresses; the "
-        "firewall must let the other sites in; the name that they dial is federation admit --address",
+        help="init: address and port of this host to listen on, 0.0.0.0:7443 for all its addresses. The firewall must "
+        "let the other sites in. The name that they dial is set by federation admit --address",
     )
-    site.add_argument("--relay", metavar="HOST:PORT", help="init, start: nobody can dial the site; it is called there")
+    site.add_argument(
+        "--relay",
+        metavar="HOST:PORT",
+        help="init, start: the relay through which others reach a site behind a firewall",
+    )
     site.add_argument(
         "--web",
         nargs="?",
         const="0",
         metavar="PORT",
-        help="status: a page for a browser on this machine (127.0.0.1), at this port or any that is free",
+        help="status: show it as a web page on this machine (127.0.0.1), at this port (default: any free one)",
     )
     _add_key_flags(site)
     site.add_argument(
-        "--dns", action="append", default=[], metavar="NAME", help="init, renew: a DNS name that the request asks for"
+        "--dns",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="init, renew: a DNS name for the certificate; repeatable",
     )
-    site.add_argument("--pkcs11", metavar="URI", help="init, renew: the key is in this token, made if missing")
     site.add_argument(
-        "--why", metavar="TEXT", help="approve, reject, stop: goes to the coordinator and the log; settle: into the log"
+        "--pkcs11", metavar="URI", help="init, renew: keep the key in this token, which gets a new key if it has none"
     )
-    site.add_argument("--verify", action="store_true", help="audit: only say whether the site's signed log is whole")
     site.add_argument(
-        "--against", metavar="LOG", help="audit: another site's audit.log: do they agree on what crossed?"
+        "--why",
+        metavar="TEXT",
+        help="approve, reject, stop: a reason for the coordinator and the log; settle: for the log",
     )
+    site.add_argument("--verify", action="store_true", help="audit: check the signed log only, without showing it")
+    site.add_argument("--against", metavar="LOG", help="audit: compare with another site's audit.log")
 
-    federation = add("federation", "the sites that may work together: make a federation, admit a site, see a demo")
+    federation = add("federation", "set up a federation: create it, admit and remove sites, try a demo")
     federation.add_argument(
-        "action", choices=FEDERATION_ACTIONS, help="fedactors federation ACTION --help says what it does"
+        "action", choices=FEDERATION_ACTIONS, help="what to do; fedactors federation ACTION --help explains it"
     )
     federation.add_argument(
-        "name", nargs="?", metavar="FOLDER", help="of its organiser; the folder's name is the federation's"
+        "name", nargs="?", metavar="FOLDER", help="the organiser's folder; its name is the federation's name"
     )
-    said = "admit: the site's .csr file; remove: its name"
+    said = "admit: the site's .csr file; remove: the site's name"
     federation.add_argument("request", nargs="?", metavar="REQUEST|SITE", help=said)
-    federation.add_argument("--certificate", metavar="FILE", help="admit: the site's certificate, made by another CA")
-    federation.add_argument("--ca", metavar="FILE", help="admit: certificate of that CA, which sites then trust")
+    federation.add_argument("--certificate", metavar="FILE", help="admit: the site's certificate, issued by another CA")
+    federation.add_argument("--ca", metavar="FILE", help="admit: that CA's certificate; all sites then trust it")
     _add_key_flags(federation)
     federation.add_argument(
         "--address",
         metavar="HOST:PORT",
-        help="admit: name or address, and port, by which the others dial the site: bank.example:7443; not 0.0.0.0",
+        help="admit: host name or address, and port, at which the others reach the site, such as bank.example:7443",
     )
-    federation.add_argument("--relay", metavar="HOST:PORT", help="admit: nobody can dial the site; it is called there")
-    federation.add_argument("--renew", action="store_true", help="admit: the site has a new key (fedactors site renew)")
+    federation.add_argument(
+        "--relay", metavar="HOST:PORT", help="admit: the relay through which others reach a site behind a firewall"
+    )
+    federation.add_argument(
+        "--renew", action="store_true", help="admit: replace the site's key (after fedactors site renew)"
+    )
     federation.add_argument(
         "--host",
         action="append",
         default=[],
         metavar="PARTY",
-        help="admit: the site hosts this party, which is nobody's data (a broker); else the coordinator's site does",
+        help="admit: let this site host an actor without data, such as a broker (default: the coordinator's site); "
+        "repeatable",
     )
 
     relay = add("relay", "run a relay for sites behind NAT or a firewall")
     relay.add_argument(
-        "--federation", metavar="FILE", required=True, help="whose sites it admits: their federation.toml"
+        "--federation", metavar="FILE", required=True, help="federation.toml of the sites that may use the relay"
     )
-    relay.add_argument("--listen", metavar="HOST:PORT", required=True, help="where the sites dial it")
-    relay.add_argument("--crl", metavar="FILE", help="revocation lists of the federation's CAs, as in site.toml")
+    relay.add_argument("--listen", metavar="HOST:PORT", required=True, help="address and port to listen on")
+    relay.add_argument("--crl", metavar="FILE", help="revocation lists of the federation's CAs")
     relay.add_argument(
-        "--address", metavar="HOST:PORT", help="which of the relays in federation.toml this is, where it names several"
+        "--address", metavar="HOST:PORT", help="this relay's entry in federation.toml, if it names several"
     )
 
-    sweep = add("sweep", "run a protocol with many settings and seeds; write one table, skip cached runs")
+    sweep = add(
+        "sweep", "run a protocol with many settings and seeds, and write one table; finished runs are not repeated"
+    )
     sweep.add_argument("protocol", metavar="PROTOCOL", help="protocol name; see fedactors list")
     sweep.add_argument("words", nargs="*", metavar="key=values", help=_SWEEP_WORDS)
     sweep.add_argument("--settings", metavar="FILE", help="list of settings: [[settings]] in .toml, [{...}] in .json")
@@ -141,7 +162,7 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
         metavar="METRIC:MODE",
         help="choose a setting by its mean over seeds, for example validation/loss:min",
     )
-    sweep.add_argument("--again", action="store_true", help="rerun cached runs")
+    sweep.add_argument("--again", action="store_true", help="repeat finished runs")
     sweep.add_argument("--dry-run", action="store_true", help="list the runs without starting them")
     add_flags(sweep, "quiet")
 
@@ -181,12 +202,12 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
     report = add("report", "write one self-contained HTML page about runs")
     report.add_argument("runs", nargs="+", metavar="RUN", help=either)
     report.add_argument(
-        "--output", metavar="FILE", help="output file (default: in the run folder, or beside the table)"
+        "--output", metavar="FILE", help="output file (default: in the run folder, or next to the table)"
     )
     report.add_argument("--figures", metavar="DIR", help="write every curve as SVG, PDF and CSV into this folder")
 
     plan = add("plan", "recommend settings for your machines, links and topology, with estimated cost")
-    plan.add_argument("protocol", metavar="PROTOCOL")
+    plan.add_argument("protocol", metavar="PROTOCOL", help="protocol name; see fedactors list")
     plan.add_argument(
         "--profile",
         nargs="+",
@@ -202,23 +223,27 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
         "--aim",
         choices=("target", "epoch"),
         default="target",
-        help="what is to cost the least: the model that reaches the target (default), or an epoch",
+        help="minimise the time to the target (default), or the time of an epoch",
     )
     plan.add_argument(
         "--data",
         metavar="NAME|FILE",
         help="rows that pilots train on: data set name, or description of your data (default: generated)",
     )
-    plan.add_argument("--seed", type=int, default=0, metavar="N", help="of the pilots (default 0)")
-    plan.add_argument("--jobs", type=_count, default=1, metavar="N", help="processes that run pilots (default 1)")
+    plan.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the pilot runs (default 0)")
+    plan.add_argument("--jobs", type=_count, default=1, metavar="N", help="parallel pilot runs (default 1)")
     plan.add_argument(
-        "--time-limit", type=float, default=600.0, metavar="SECONDS", help="no pilot goes on after this (default 600)"
+        "--time-limit",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="seconds after which all pilot runs stop (default 600)",
     )
     add_flags(plan, "runtime", "address", "placement")
     add_words(plan)
 
     inspect = add("inspect", "list every message that would leave a party, before anything runs")
-    inspect.add_argument("protocol", metavar="PROTOCOL")
+    inspect.add_argument("protocol", metavar="PROTOCOL", help="protocol name; see fedactors list")
     add_words(inspect)
 
     predict = add("predict", "predict new rows with the trained model of a run")
@@ -229,49 +254,62 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
         "--output",
         default="predictions.parquet",
         metavar="FILE",
-        help="where the party that owns the labels writes them (.parquet or .csv; default: predictions.parquet); over "
-        "a federation a name: the file is predictions/RUN/NAME in the folder of that party's site",
+        help="output file of the party with the labels, .parquet or .csv (default: predictions.parquet). With "
+        "--federation only a name: the file is predictions/RUN/NAME in that party's site folder",
     )
     predict.add_argument(
         "--federation",
         metavar="FILE",
-        help="of a run over a federation: your site's federation.toml; --data is then SITE=NAME,SITE=NAME",
+        help="for a run between sites: your site's federation.toml; --data is then SITE=NAME,SITE=NAME",
     )
     add_flags(predict, "runtime", "address", "placement", "checkpoint_dir", "checkpoint_key", "allow_import")
 
-    serve = add("serve", "answer for single new rows over HTTP with a trained model that stays loaded")
+    serve = add("serve", "serve predictions for single rows over HTTP")
     serve.add_argument(
-        "run", metavar="RUN", help="run folder with a checkpoint; at a site that of the site: runs/*-ID-0"
+        "run", metavar="RUN", help="run folder with a checkpoint; at a site the site's run folder, runs/*-ID-0"
     )
     serve.add_argument(
         "--rows",
         action="append",
         required=True,
         metavar="FILE|PARTY=FILE|NAME",
-        help="the rows that are asked for by their ids; with --folder a name of data in site.toml",
+        help="rows to answer for, by id: a file, or with --folder a data name in site.toml; repeatable",
     )
-    serve.add_argument("--id", metavar="COLUMN", help="what rows are called by, where training knew of no such column")
-    serve.add_argument("--listen", default="127.0.0.1:7450", metavar="HOST:PORT", help="default: 127.0.0.1:7450")
-    serve.add_argument("--token-file", default="serve.token", metavar="FILE", help="a new token is there (serve.token)")
-    serve.add_argument("--log", metavar="FILE", help="a line of JSON for each request, without its ids")
+    serve.add_argument("--id", metavar="COLUMN", help="id column, if training had none")
+    serve.add_argument(
+        "--listen",
+        default="127.0.0.1:7450",
+        metavar="HOST:PORT",
+        help="address and port to listen on (default: 127.0.0.1:7450)",
+    )
+    serve.add_argument(
+        "--token-file",
+        default="serve.token",
+        metavar="FILE",
+        help="file for the new access token (default: serve.token)",
+    )
+    serve.add_argument("--log", metavar="FILE", help="write one JSON line per request, without ids")
     serve.add_argument("--checkpoint", metavar="LABEL", help="checkpoint to use (default: best, else the newest)")
-    serve.add_argument("--folder", metavar="DIR", help="of the site, where the other parties are at theirs")
+    serve.add_argument("--folder", metavar="DIR", help="your site's folder, if the parties serve at their own sites")
     serve.add_argument(
         "--from",
         dest="remote",
         action="append",
         default=[],
         metavar="SITE=HOST:PORT",
-        help="at the site with the labels: where another party serves",
+        help="at the site with the labels: address of another party's server; repeatable",
     )
     serve.add_argument(
         "--for",
         dest="label_site",
         metavar="SITE",
-        help="at another party: the site with the labels, which alone may ask",
+        help="at another party: the site with the labels, the only one that may ask",
     )
     serve.add_argument(
-        "--most-rows", type=_count, metavar="N", help="with --for: rows that it gives at most, each question counts"
+        "--most-rows",
+        type=_count,
+        metavar="N",
+        help="with --for: maximum number of rows to answer; repeated questions count again",
     )
     add_flags(serve, "checkpoint_dir", "checkpoint_key", "allow_import")
 
@@ -299,13 +337,13 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
     add_words(audit)
 
     new = add("new", "create a protocol package or a scenario script from a working template")
-    new.add_argument("what", choices=("protocol", "scenario"))
+    new.add_argument("what", choices=("protocol", "scenario"), help="what to create")
     new.add_argument("name", metavar="NAME", help="lower-case name, for example secure-mean")
     new.add_argument("--protocol", metavar="P", help="protocol of a scenario (default: the first installed)")
     new.add_argument("--output", default=".", metavar="DIR", help="output folder (default: the current one)")
 
     data = add("data", "list or download data sets; check your own data before a run")
-    data.add_argument("action", choices=("list", "fetch", "check"))
+    data.add_argument("action", choices=("list", "fetch", "check"), help="what to do")
     data.add_argument(
         "name", nargs="?", metavar="NAME|FILE", help="data set to download, or description to check (.toml)"
     )
@@ -320,8 +358,8 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
 
 def _add_key_flags(parser: Parser) -> None:
     kinds = ("ed25519", "p256")
-    parser.add_argument("--key-type", choices=kinds, help="of a new key: ed25519 (default) or p256 (ECDSA P-256)")
-    parser.add_argument("--passphrase-file", metavar="FILE", help="the key's passphrase is the content of this file")
+    parser.add_argument("--key-type", choices=kinds, help="type of a new key: ed25519 (default) or p256 (ECDSA P-256)")
+    parser.add_argument("--passphrase-file", metavar="FILE", help="file with the key's passphrase")
 
 
 def _count(text: str) -> int:

@@ -217,35 +217,35 @@ def _shown(value: Any) -> str:
 
 
 SITE_ACTIONS = {
-    "init": "NAME: make a folder for a site: its key, site.toml, and a request for a certificate (.csr), which goes to "
-    "the federation's organiser",
-    "start": "run the site's process, which answers other sites and hosts this site's actors, until it is stopped: "
-    "Ctrl-C, or SIGTERM",
-    "status": "say what the site's process does; exit code 3 where none runs; --web: show it on a page of this "
-    "machine, where you can answer proposals too",
-    "check": "read all data that site.toml names, and dial every other site: is it reached, has it the same code, is "
-    "the clock right? Exit code 2: own data cannot be read; 3: a site cannot be worked with",
-    "renew": "make the site's next key, and a request for a certificate, for fedactors federation admit --renew",
-    "pending": "list what was proposed and waits for this site's answer",
-    "show": "RUN: show what a proposed run is and all that it would let out of this site, before you approve or reject "
-    "it; the beginning of the run's id is enough",
-    "approve": "RUN: let this very run begin here; the beginning of its id is enough",
-    "reject": "RUN: do not let it begin; the beginning of its id is enough",
+    "init": "NAME: create a site's folder: its key, site.toml, and a certificate request (.csr) to send to the "
+    "federation's organiser",
+    "start": "run the site's process, which answers other sites and hosts this site's actors, until Ctrl-C or SIGTERM",
+    "status": "show what the site's process is doing, --web: on a web page of this machine, where you can also answer "
+    "proposals; exit code 3: no process is running",
+    "check": "read all data in site.toml, and connect to every other site to compare versions, code and clocks; exit "
+    "code 2: some of your data cannot be read, 3: a site cannot be used",
+    "renew": "create the site's next key and a certificate request, for fedactors federation admit --renew",
+    "pending": "list the proposed runs that wait for this site's answer",
+    "show": "RUN: show a proposed run and everything that would leave this site, before you approve or reject it; the "
+    "beginning of the run's id is enough",
+    "approve": "RUN: allow a proposed run to start here; the beginning of its id is enough",
+    "reject": "RUN: refuse a proposed run; the beginning of its id is enough",
     "stop": "RUN: stop a run that is under way, for all sites",
-    "settle": "RUN: put on record (--why) that the proposal of an approved run is lost for good, so that the policy "
-    "answers again; what it cannot know of that run any more, such as which data it summed, is yours to judge",
-    "runs": "list all runs that were ever proposed here, and how each ended",
-    "budget": "show the privacy budget of the data here, and what runs have taken of it",
-    "audit": "[RUN]: check the site's signed log and show it, or hold it against another site's",
+    "settle": "RUN: record (--why) that the proposal of an approved run is lost, so that the policy answers again. "
+    "The policy no longer knows that run, for example which data it summed: judge that yourself",
+    "runs": "list all runs that were proposed here, and how each ended",
+    "budget": "show the privacy budget of the data here, and how much of it runs have spent",
+    "audit": "[RUN]: check and show the site's signed log, or compare it with another site's",
 }
-"""What each does."""
+"""Help of each action."""
 FEDERATION_ACTIONS = {
-    "init": "FOLDER: make a federation: a small certificate authority, and federation.toml, which every site gets",
-    "admit": "FOLDER REQUEST: sign a site's request and put the site into federation.toml; ask the site, in a way that "
-    "nobody else writes to, whether the request is its own; --certificate: another CA has signed it already",
-    "remove": "FOLDER SITE: take a site out of federation.toml; others end what it has open once they have that file",
-    "sign": "FOLDER: sign federation.toml after a change by hand, as its next version",
-    "demo": "[FOLDER]: make three sites on this machine and train between them, showing every command",
+    "init": "FOLDER: create a federation: a small certificate authority, and federation.toml, which every site gets",
+    "admit": "FOLDER REQUEST: sign a site's request and add the site to federation.toml. First compare the request's "
+    "sha256sum with the site, by telephone for example. --certificate: another CA has signed the request already",
+    "remove": "FOLDER SITE: remove a site from federation.toml; the others close its connections when they have the "
+    "new file",
+    "sign": "FOLDER: sign federation.toml after a manual change, as its next version",
+    "demo": "[FOLDER]: create three sites on this machine and train between them, showing every command",
 }
 _AUTHORITY_KEY = "authority.pem"
 _OF_SITE = {
@@ -1051,7 +1051,7 @@ def _give(
         )
         answer(args.format, facts, said, f"these rows were served {before} times before, each under noise of its own")
         asyncio.run(wait_for_stop())
-    raise Stopped(f"{folder.name} serves no longer", 143)
+    raise Stopped(f"the server of {folder.name} was stopped", 143)
 
 
 def _predict_online(
@@ -1094,7 +1094,7 @@ def _predict_online(
         asyncio.run(wait_for_stop())
         if folder is not None:
             folder.audit.add("served", model=model, **server.counts)
-    raise Stopped("predictions are served no longer", 143)
+    raise Stopped("the server was stopped", 143)
 
 
 def _log_file(path: Path) -> Any:

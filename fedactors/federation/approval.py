@@ -273,7 +273,7 @@ def _check_alone(proposal: Proposal, federation: Federation, me: str) -> tuple[P
     if files := named_files(config):
         raise BadInput(f"proposal: config.{next(iter(files))}: a path is not allowed between sites: give the content")
     if named := code_named_in(config):
-        raise BadInput(f"proposal: config.{next(iter(named))}: code of one's own does not run over a federation yet")
+        raise BadInput(f"proposal: config.{next(iter(named))}: your own code does not run over a federation yet")
     if seeded := drawn_from_seed(config):  # the proposer of the seed, or of a resume, could take them off
         raise BadInput(
             f"proposal: config.{seeded[0]}: noise and masks do not follow from the run's seed over a federation"
@@ -745,9 +745,9 @@ def _earlier(folder: SiteFolder, run: str) -> Proposal:
     """
     found = kept_proposal(folder, run) if RUN_ID.fullmatch(run) else None
     if RUN_ID.fullmatch(run) and run in unread_runs(folder, folder.log()):
-        raise to_tell(f"{folder.name}: run {run} {UNREADABLE}, so nothing can go on from it")
+        raise to_tell(f"{folder.name}: run {run} {UNREADABLE}, so no run can resume from it")
     if found is None or (answer := decision(folder, found)) is None or not answer[0]:
-        raise to_tell(f"{folder.name}: run {shown(run)} was never approved here, so nothing can go on from it")
+        raise to_tell(f"{folder.name}: run {shown(run)} was never approved here, so no run can resume from it")
     return found
 
 

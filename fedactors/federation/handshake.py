@@ -134,9 +134,7 @@ async def _meet(
     except Broken as error:
         raise Refused(member.name, str(error)) from None
     except ssl.SSLCertVerificationError as error:
-        raise Refused(
-            member.name, f"{where} shows a certificate that is not to be trusted: {error.verify_message}"
-        ) from None
+        raise Refused(member.name, f"{where} shows an untrusted certificate: {error.verify_message}") from None
     except ssl.SSLError as error:
         raise Refused(member.name, f"{where} refuses the certificate of {folder.name} ({reason(error)})") from None
     except TimeoutError:
@@ -252,5 +250,5 @@ async def accept(
 
 def _told(error: BaseException) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"shows a certificate that is not to be trusted: {error.verify_message}"
+        return f"shows an untrusted certificate: {error.verify_message}"
     return reason(error)

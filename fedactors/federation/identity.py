@@ -170,7 +170,7 @@ def read_key(path: Path, passphrase: Passphrase = FROM_ENVIRONMENT) -> PrivateKe
         key = serialization.load_pem_private_key(text.encode(), said)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         if said is not None:
-            raise BadInput(f"key: the passphrase of {path} is another one") from None
+            raise BadInput(f"key: wrong passphrase of {path}") from None
         raise BadInput(f"key: {path} is not {_KINDS}") from None
     if not isinstance(key, PrivateKey) or not is_known(key.public_key()):
         raise BadInput(f"key: {path} is not {_KINDS}")

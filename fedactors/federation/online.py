@@ -431,7 +431,7 @@ class RemoteContributor:
         match await self._ask("contribute", positions, salt):
             case (np.ndarray() as values, np.ndarray() as unusable) if _are_values(values, unusable, len(positions)):
                 return values, unusable
-        raise Refused(self._member.name, "answers with values of other rows, or with what are none")
+        raise Refused(self._member.name, "answers with values of other rows, or with invalid ones")
 
     @property
     def salt(self) -> bytes:
@@ -583,7 +583,7 @@ class ContributionServer:
                     values = await given.contribute(positions, salt)
                     self._counted()
                     return values
-            raise Refused(peer, "asks for what is no question of a prediction")
+            raise Refused(peer, "asks an invalid question in a prediction")
         except Refused as error:
             self._refused(peer, error.message)
             raise
@@ -736,7 +736,7 @@ class PredictionHandler(BaseHTTPRequestHandler):
         self._is_unread = self.command == "POST" or self.headers.get("Content-Length", "0") != "0"
         given = self.headers.get("Authorization", "").encode("latin-1", "replace")
         if not hmac.compare_digest(given, f"Bearer {self.server.token}".encode()):
-            raise Refusal(HTTPStatus.UNAUTHORIZED, "Authorization: Bearer TOKEN is missing or another")
+            raise Refusal(HTTPStatus.UNAUTHORIZED, "Authorization: Bearer TOKEN is missing or wrong")
 
     def _question(self) -> list[str] | dict[str, list[Any]]:
         """Return the ids, or the columns, of a question."""

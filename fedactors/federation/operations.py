@@ -508,7 +508,7 @@ def answer_checks(peer: str, folder: SiteFolder) -> Serve:
         if type(value) is str and value == FEDERATION:
             return folder.federation_file
         if value is not None:
-            raise Refused(peer, "asks what is no question of a check")
+            raise Refused(peer, "asks an invalid question in a check")
         return __version__, tuple((await asyncio.to_thread(installed)).items())
 
     return serve

@@ -425,7 +425,7 @@ class Called:
                 if kind == REQUEST:
                     self._called(value_of(body, "relay", most=HANDSHAKE_MEMORY))
                 elif kind != PING or body:
-                    raise Broken("says what a relay does not say")
+                    raise Broken("sends a message that relays do not send")
         finally:
             if living is not None:
                 living.cancel()

@@ -598,4 +598,4 @@ def _drained(site: str, found: Any, is_at: Callable[[str, str], bool]) -> tuple[
             if all(is_at(site, total[0]) or is_at(site, total[1]) for total in totals):
                 return found  # type: ignore[no-any-return]
             raise Refused(site, "counts messages of others than its own actors")
-    raise Refused(site, "sends what are no totals of a run")
+    raise Refused(site, "sends invalid totals of a run")

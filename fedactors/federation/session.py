@@ -177,7 +177,7 @@ def error_in(body: bytes, peer: str, is_of: Callable[[str], bool] = lambda name:
     except Exception:
         found = None
     if type(found) is not tuple or [type(text) for text in found] != [str] * 4:
-        raise Broken("sends an error that is none")
+        raise Broken("sends an invalid error")
     name, party, text, trace = found
     lines = trace[:_LONGEST_TRACE].splitlines()
     party, text = one_line(party, 100), one_line(text)
@@ -917,7 +917,7 @@ class Connection:
     def _take_piece(self, kind: int, more: bool, number: int, piece: memoryview) -> None:
         if kind == PING:  # also within a message: who sends one may have to hear this first
             if more or len(piece) != TAKEN.size:
-                raise Broken("gives a heartbeat that is none")
+                raise Broken("sends an invalid heartbeat")
             self._heartbeats.count(self.stream.written // ACKNOWLEDGED_BYTES)
             self.stream.acknowledge(*TAKEN.unpack(piece))
             return
@@ -965,7 +965,7 @@ class Connection:
                     return
                 reply.set_exception(error_in(body, self.peer, self.is_of))
         else:
-            raise Broken(f"sends a piece of kind {kind}, which there is not")
+            raise Broken(f"sends a piece of the unknown kind {kind}")
 
     async def _answer(self, number: int, body: memoryview) -> None:
         assert self.serve is not None

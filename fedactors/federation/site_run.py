@@ -1186,7 +1186,7 @@ class SiteRun:
         self._tell("data_changed", f"run {run}: {name}: changed since the run was approved: {', '.join(changed)}")
         if folder.policy.changed_data == "refuse":
             raise RowsChangedError(
-                f"{folder.name}: {name}: the rows are others than when run {run} was approved: propose it again"
+                f"{folder.name}: {name}: the rows have changed since run {run} was approved: propose it again"
             )
 
     @contextlib.contextmanager

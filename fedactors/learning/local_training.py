@@ -161,7 +161,7 @@ def train_locally(
     w = None if weights_N is None else to_device(weights_N, device, spec.dtype)
 
     if training.loss and w is not None:
-        raise BadInput("loss: a loss of one's own is not allowed with class_weights: weigh the classes in it")
+        raise BadInput("loss: your own loss is not allowed with class_weights: weigh the classes in it")
     if training.task == "tokens" and w is not None:
         raise BadInput("weight: not allowed for tokens, whose loss is a mean over those that count")
 

@@ -127,7 +127,7 @@ def check_model(spec: ModelSpec, *, split: bool = False, num_arguments: int = 1)
             f"module.get_submodule({owner!r}).shared_buffers = {names}"
         )
     if not output.requires_grad:
-        raise BadInput(f"{where}: what it returns does not depend on its parameters")
+        raise BadInput(f"{where}: its output does not depend on its parameters")
     _check_module_repeats(module, spec, where, num_arguments)
     if split:
         _check_split(module, spec, output, where, num_arguments)
@@ -149,7 +149,7 @@ def check_repeats(where: str, call: Callable[[int], Any], remedy: str) -> None:
         with fork_draws(number):
             found.append(np.array(call(number), np.float64))
     if not np.array_equal(found[0], found[2], equal_nan=True):
-        raise BadInput(f"{where}: called again with the same it returns something else; {remedy}")
+        raise BadInput(f"{where}: called twice with the same arguments it returns different values; {remedy}")
 
 
 _SEEDED = "draw from torch, random or numpy's global generators, which are seeded"
@@ -193,7 +193,7 @@ def _built(spec: ModelSpec, where: str) -> torch.nn.Module:
     for name, value in module.state_dict().items():
         if isinstance(value, Tensor) and not (name in second and torch.equal(value, second[name])):
             raise BadInput(
-                f"{where}: {name!r} is another one each time that it is built: {_SEEDED}, or load it from a file"
+                f"{where}: {name!r} is different each time that it is built: {_SEEDED}, or load it from a file"
             )
     return module
 
@@ -255,7 +255,7 @@ def _check_split(module: torch.nn.Module, spec: ModelSpec, output: Tensor, where
     if unused:
         raise BadInput(f"{where} in a split network: parameter {unused[0]!r} is not used, so that it gets no gradient")
     if _samples_meet(module, spec, num_arguments):
-        raise BadInput(f"{where} in a split network: what it makes of a sample depends on the others beside it")
+        raise BadInput(f"{where} in a split network: its output for a sample depends on the other samples")
 
 
 def _constants(module: torch.nn.Module) -> dict[str, Tensor]:

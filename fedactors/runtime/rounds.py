@@ -70,7 +70,7 @@ S = TypeVar("S", bound=RunState)
 
 @dataclass(frozen=True)
 class Watch:
-    """Which metric says what the best round is, and when to stop early.
+    """The metric that decides the best round and early stopping.
 
     Raises:
         BadInput: stopping early by a metric of the test rows, which would then say nothing about new ones.
@@ -171,7 +171,7 @@ class Rounds(Generic[S]):
         self._is_under_way = False
 
     async def start(self) -> bool:
-        """Bring the actors to life; return whether the run is fresh, so that it has to be prepared."""
+        """Start the actors; return whether the run is new and must be prepared."""
         await self._runtime.start()
         self._runtime.tell("preparing")
         return not self._runtime.resumed
@@ -196,7 +196,7 @@ class Rounds(Generic[S]):
         return self._current
 
     def record(self, metrics: Mapping[str, Any]) -> None:
-        """Add to the metrics of the round under way; it is recorded when it ends.
+        """Add metrics to the current round; they are recorded when it ends.
 
         Raises:
             Diverged: a metric is not finite.
@@ -205,7 +205,7 @@ class Rounds(Generic[S]):
         self._metrics |= metrics
 
     def judge(self, metrics: Mapping[str, float]) -> bool:
-        """Say whether the round under way is the best so far, and let the run end if that was to be waited for.
+        """Return whether the current round is the best so far, and end the run at its target or patience.
 
         Raises:
             Diverged: a metric is not finite.
@@ -228,7 +228,7 @@ class Rounds(Generic[S]):
         return is_best
 
     def stop(self) -> None:
-        """Let the round under way be the last."""
+        """Make the current round the last one."""
         self.state.over = True
 
     async def end(self, number: int, metrics: Mapping[str, Any] | None = None) -> None:
@@ -263,7 +263,7 @@ class Rounds(Generic[S]):
 
     @contextlib.asynccontextmanager
     async def aside(self, label: str = "evaluation") -> AsyncIterator[None]:
-        """Do something that is no training: a phase of the timeline, whose messages, bytes and seconds are kept apart.
+        """Run a phase that is no training; its messages, bytes and seconds are counted apart.
 
         On Ray every process is asked for its ledger before and after; where nobody asks what training alone has
         `spent`, ``runtime.phase`` is cheaper.
@@ -286,7 +286,7 @@ class Rounds(Generic[S]):
     # --- the end ---
 
     async def result(self, metrics: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> RunResult:
-        """Take the final checkpoint, and return what the run has to say."""
+        """Take the final checkpoint, and return the run's result."""
         await self.checkpoint(FINAL)
         return RunResult(rounds=self.state.round, metrics=metrics, extra=extra or {})
 

@@ -111,153 +111,156 @@ class HorizontalConfig(UserCode, StepSettings):
     }
 
     algorithm: Algorithm = "fedavg"
-    """What the server makes of the clients' changes, and what clients add to their steps; ``fedrep``: clients train
-    `local_parameters` first, then the others; ``ditto``: as ``fedavg``, and each client trains a model of its own
-    besides, near the server's."""
+    """Training method: the server's step (FedAvg, FedAvgM, FedAdagrad, FedAdam, FedYogi), or a change of the clients'
+    steps (FedProx, SCAFFOLD). ``fedrep``: clients train `local_parameters` first, then the others. ``ditto``:
+    ``fedavg``, and each client also trains a personal model near the server's."""
     proximal: float = Field(default=0.01, ge=0, allow_inf_nan=False)
-    """FedProx: weight of the distance to the server's model in a client's loss (mu); Ditto: in that of a client's own
-    model (lambda)."""
+    """Weight of the distance to the server's model: in a client's loss for FedProx (mu), in its personal model's loss
+    for Ditto (lambda)."""
     local_parameters: Names = ()
-    """Parameters and running statistics that stay at each client, by name, ``head`` or ``*.bias``; ``norm``: those of
-    all normalisation layers (FedBN). Each client then has a model of its own, and measures it on rows of its own."""
+    """Names of parameters and running statistics that stay at each client, such as ``head`` or ``*.bias``; ``norm``
+    means those of all normalisation layers (FedBN). Each client then has a personal model, and evaluates it on its own
+    rows."""
     weighting: Literal["auto", "samples", "uniform"] = "auto"
-    """How clients count in a mean; ``auto``: by samples, but SCAFFOLD's all alike, as in its paper."""
+    """Weight of a client in a mean; ``auto`` is the number of samples, and for SCAFFOLD uniform, as in its paper."""
     server_learning_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Step size of the server; none for 1, or 0.03 of the adaptive methods."""
+    """Step size of the server; `none` is 1, or 0.03 for the adaptive methods."""
     server_momentum: float = Field(default=0.9, ge=0, lt=1)
-    """FedAvgM's momentum; of the adaptive methods the decay of the first moment (beta 1)."""
+    """Momentum of FedAvgM, and decay of the adaptive methods' first moment (beta 1)."""
     second_moment: float = Field(default=0.99, ge=0, lt=1)
     """FedAdam and FedYogi: decay of the second moment (beta 2)."""
     adaptivity: float = Field(default=1e-3, gt=0, allow_inf_nan=False)
-    """The adaptive methods: added to the root of the second moment (tau)."""
+    """Adaptive methods: constant added to the root of the second moment (tau)."""
     aggregation: NamedCode = "mean"
-    """How the server joins the sites' changes: ``mean``; ``median``, ``trimmed-mean`` and ``multi-krum`` bear a few
-    sites that send anything, and count sites alike; or ``package.module:function`` of your own, which is the server's
-    whole step."""
+    """Aggregation of the sites' changes: ``mean``, ``median``, ``trimmed-mean`` or ``multi-krum``. The last three
+    tolerate a few sites that send anything, and weigh sites equally. Your own ``package.module:function`` replaces the
+    server's whole step."""
     num_byzantine: int = Field(default=1, ge=1)
-    """``trimmed-mean``: highest and lowest numbers left out; ``multi-krum``: sites that may send anything (f)."""
+    """``trimmed-mean``: number of highest, and of lowest, values left out; ``multi-krum``: number of sites that may
+    send anything (f)."""
     model: NamedCode = "auto"
-    """Name of the model, or ``package.module:function`` of your own; ``auto`` goes by the shape of a sample: of tables
-    ``skip-mlp`` (linear plus a small MLP that starts at 0), under noise ``linear``."""
+    """Model name, or your own ``package.module:function``. ``auto`` chooses by the shape of a sample: for tables
+    ``skip-mlp`` (linear plus a small MLP that starts at 0), with noise ``linear``."""
     nonlinear_decay: Annotated[float, Field(ge=0)] | None = None
-    """Share of the MLP's weights that a local step of size 1 takes from a ``skip-mlp``; none: by each client's rows and
-    classes, times the number of clients: 1000 / rows and at most 10; a regression with standardised targets: 4500 /
-    rows and at most 30, times the loss of a round's first pass; other regressions: 1500 / rows; 0 where steps are
-    plain."""
+    """Weight decay of the MLP in ``skip-mlp``, for a step of size 1. `none` follows each client's rows and classes,
+    times the number of clients: 1000 / rows, at most 10. For a regression with standardised targets it is 4500 / rows,
+    at most 30, times the loss of a round's first pass; for other regressions 1500 / rows. With plain steps it is 0."""
     loss: NamedCode = "auto"
-    """Loss of a batch, ``package.module:function`` of your own, called with outputs and targets; ``auto`` goes by the
+    """Your own loss of a batch, ``package.module:function``, called with outputs and targets; ``auto`` follows the
     task."""
     metric: NamedCode = "none"
-    """A further metric: ``package.module:function`` of your own, of scikit-learn or of torchmetrics."""
+    """Additional metric, ``package.module:function``: your own, or one of scikit-learn or torchmetrics."""
     hidden_size: int = Field(default=64, ge=1, le=16384)
     """Width of ``mlp`` and ``residual-mlp``."""
     layers: Annotated[int, Field(ge=1, le=1000)] | None = None
-    """Linear layers of ``mlp`` and of the MLP in ``skip-mlp``, blocks of ``residual-mlp``; none: 2 of ``skip-mlp``,
-    else 3."""
+    """Linear layers of ``mlp`` and of the MLP in ``skip-mlp``, or blocks of ``residual-mlp``; `none` is 2 for
+    ``skip-mlp``, else 3."""
     normalisation: Literal["group", "batch", "none"] = "group"
     """Normalisation of ``resnet18`` and ``vgg16``; running statistics are averaged like parameters."""
     num_clients: int | None = Field(default=None, ge=1)
-    """Clients of a named data set; none for ten, own files say it themselves."""
+    """Number of clients of a named data set; `none` is ten. Your own files state their clients."""
     clients_per_site: int = Field(default=1, ge=1)
-    """Clients that one process holds: for many small clients of one organisation, or of a simulation."""
+    """Clients per process, for many small clients of one organisation or of a simulation."""
     clients_per_round: int | None = Field(default=None, ge=1)
-    """Clients drawn for a round, without replacement; none for all that are there."""
+    """Clients drawn for a round, without replacement; `none` takes all available ones."""
     dropout_rate: float = Field(default=0.0, ge=0, lt=1)
-    """For experiments: the probability that a client takes the model of a round and gives no answer."""
+    """For experiments: probability that a client receives a round's model and does not answer."""
     num_rounds: int = Field(default=20, ge=1)
     """Rounds of training."""
     evaluate_every: int = Field(default=1, ge=1)
-    """Rounds between two measurements; the last one is always measured."""
+    """Rounds between evaluations; the last round is always evaluated."""
     target_accuracy: float | None = Field(default=None, gt=0, le=1)
-    """Stop when ``test/accuracy`` is this high, with `num_validation` ``validation/accuracy``."""
+    """Stop when ``test/accuracy`` reaches this value; with `num_validation`, ``validation/accuracy``."""
     patience: int | None = Field(default=None, ge=1)
-    """Stop after so many measurements without a better ``validation/accuracy`` (``validation/rmse``); needs
-    `num_validation`, or validation rows of the clients'."""
+    """Early stopping: evaluations without a better ``validation/accuracy`` (regression: ``validation/rmse``). Needs
+    `num_validation`, or validation rows at the clients."""
     client_timeout: float = Field(default=600.0, gt=0, allow_inf_nan=False)
-    """Seconds within which a site must answer; with `min_sites` the deadline of each round, after which it goes on."""
+    """Seconds to wait for a site's answer; with `min_sites` the deadline of each round."""
     on_party_loss: Literal["stop", "continue"] = "continue"
-    """When a site is lost: stop, or go on without its clients. Between sites ``stop``, unless `min_sites` is given."""
+    """On a lost site: ``stop`` ends the run, ``continue`` trains without its clients. Between sites the default is
+    ``stop``, unless `min_sites` is given."""
     min_sites: int | None = Field(default=None, ge=1)
-    """Quorum: sites that must answer for a round to change the model. A site that is lost or late has no part in a
-    round, and takes part again once it is back. None: who is lost stays lost."""
+    """Quorum: number of sites that must answer for a round to change the model. A lost or late site misses the round,
+    and takes part again when it is back. `none`: a lost site does not return."""
     quorum_timeout: float = Field(default=600.0, gt=0, allow_inf_nan=False)
-    """Seconds that a round waits for sites to come back where fewer than `min_sites` are there; then the run ends, and
-    can be resumed."""
+    """Seconds that a round waits for `min_sites` sites; then the run ends, and can be resumed."""
     optimizer: Literal["auto", "sgd", "adam", "adamw"] = "auto"  # type: ignore[assignment]
-    """Rule of a local step; ``auto``: adam on tables with fedavg or fedprox and without noise, else sgd."""
+    """Optimiser of local steps; ``auto`` is adam for tables with fedavg or fedprox and without noise, else sgd."""
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | Literal["auto"] = "auto"  # type: ignore[assignment]
-    """Size of a local step; ``auto``: 0.01 of adam and adamw, 0.05 of sgd."""
+    """Step size of local steps; ``auto`` is 0.01 for adam and adamw, 0.05 for sgd."""
     schedule: Literal["auto", "constant", "cosine", "step"] = "auto"  # type: ignore[assignment]
-    """Learning-rate schedule over rounds: constant, half a cosine to 0, or steps; ``auto``: cosine on tables with
+    """Learning-rate schedule over rounds: constant, half a cosine to 0, or steps. ``auto`` is cosine for tables with
     fedavg or fedprox and without noise, else constant."""
     local_epochs: int = Field(default=0, ge=0)
-    """Passes over a client's rows in a round; 0: on tables with fedavg or fedprox and without noise as many as make 50
-    steps of its rows, else 1."""
+    """Passes over a client's rows per round. 0: for tables with fedavg or fedprox and without noise as many as make 50
+    steps, else 1."""
     batch_size: int = Field(default=0, ge=0)
-    """Rows of a local step; 0: on tables with fedavg or fedprox and without noise an eighth of the client's rows as a
+    """Rows per local step. 0: for tables with fedavg or fedprox and without noise an eighth of the client's rows, as a
     power of two between 16 and 256, else 32."""
     micro_batch_size: int | None = Field(default=None, ge=1)
-    """Rows whose gradients are computed at once and added up to a step's (gradient accumulation), for models that leave
-    no room for `batch_size` rows; none for all of them."""
+    """Gradient accumulation: rows whose gradients are computed at once, if memory is too small for `batch_size` rows;
+    `none` computes all at once."""
     precision: Literal["full", "bf16"] = "full"
-    """``bf16``: models compute local steps in bfloat16 where torch can (autocast), for speed and memory of large ones;
-    parameters, losses, what travels and measurements stay in full precision."""
+    """``bf16`` computes local steps in bfloat16 where torch can (autocast), for large models. Parameters, losses,
+    messages and evaluations keep full precision."""
     secure_aggregation: bool = False
-    """Whether the server sees only the sum over all sites, under masks, of what their clients changed; for three
-    sites or more. Every site takes part in every round's sum, with zeros if none of its clients is wanted."""
+    """Secure aggregation: the server sees only the sum of the clients' changes over all sites. Needs three or more
+    sites. Every site takes part in every round's sum, with zeros if none of its clients was drawn."""
     secure_range: float = Field(default=10.0, gt=0, le=1e4)
-    """Largest absolute number under masks, of changes and losses; M sites are off by M^2 2^-32 times that."""
+    """Largest absolute value of changes and losses in secure sums; the error of a sum over M sites is at most M^2 2^-32
+    times this."""
     client_clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Differential privacy for clients: clip each one's change of the model to this L2 norm; none: no such privacy."""
+    """Differential privacy for clients: clip each client's change of the model to this L2 norm; `none` disables it."""
     client_noise_multiplier: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Deviation of the Gaussian noise on the sum of all changes, in clip norms; drawn by the sites together with
-    `secure_aggregation`, else by the server, which is trusted then."""
+    """Standard deviation of the Gaussian noise on the sum of all changes, in units of the clip norm. With
+    `secure_aggregation` the sites draw it together, else the server, which must then be trusted."""
     clip_quantile: float | None = Field(default=None, gt=0, lt=1)
-    """Let the clip norm follow this quantile of the changes' norms from `client_clip_norm` on (Andrew et al.,
-    2021)."""
+    """Adaptive clipping: the clip norm starts at `client_clip_norm` and follows this quantile of the changes' norms
+    (Andrew et al., 2021); `none` keeps it fixed."""
     clip_learning_rate: float = Field(default=0.2, gt=0, allow_inf_nan=False)
-    """How fast the clip norm follows its quantile."""
+    """Learning rate of the adaptive clip norm."""
     client_sampling_rate: float | None = Field(default=None, gt=0, lt=1)
-    """Probability with which each client takes part in a round, drawn by the trusted server in secret (Poisson), for
-    which the account claims amplification; none: no amplification is claimed."""
+    """Probability that a client takes part in a round. The trusted server draws in secret (Poisson), and the account
+    claims amplification; `none` claims none."""
     record_clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Differential privacy for rows, DP-SGD at each client: clip each row's gradient to this L2 norm; `batch_size` is
-    the number of rows expected in a Poisson batch; none: no such privacy."""
+    """Differential privacy for rows (DP-SGD at each client): clip each row's gradient to this L2 norm; `none` disables
+    it. `batch_size` is then the expected size of a Poisson batch."""
     record_noise_multiplier: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Deviation of the Gaussian noise on each step's sum of gradients, in clip norms."""
+    """Standard deviation of the Gaussian noise on each step's sum of gradients, in units of the clip norm."""
     delta: float = Field(default=1e-5, gt=0, lt=1)
-    """At which epsilon is stated."""
+    """Delta at which epsilon is reported."""
     max_epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Refuse at the start a run whose rounds cost a client, or a row of one, more than this epsilon (it is there or
-    not)."""
+    """Refuse a run at the start if its rounds cost a client, or one of its rows, more than this epsilon (data with and
+    without it)."""
     standardisation: Literal["sums", "none"] = "sums"
-    """Of tables of your own: ``sums`` brings columns to mean 0 and deviation 1 over all clients' rows, by sums over the
-    sites (under masks with `secure_aggregation`); columns whose rule says ``range`` or ``none`` are left alone. So are
-    the targets of a regression, of named sets too, unless model or loss are your own. Under differential privacy no
-    sums leave and numbers are taken as they are: give ranges."""
+    """Scaling of your own tables. ``sums`` scales columns to mean 0 and standard deviation 1 over all clients' rows, by
+    sums over the sites (under masks with `secure_aggregation`); columns with a ``range`` or ``none`` rule stay
+    unchanged. It also scales the targets of a regression, for named data sets too, unless model or loss are your own.
+    With differential privacy no sums leave and nothing is scaled: give ranges."""
     dirichlet: float | None = Field(default=0.5, gt=0, allow_inf_nan=False)
-    """Concentration of the label distribution of clients; none for equal random shares."""
+    """Dirichlet concentration of the clients' label distributions; `none` for an even random split."""
     num_training: int | None = Field(default=None, ge=1)
-    """Deal only so many training rows, drawn at random; none for all."""
+    """Use only this many training rows, drawn at random; `none` uses all."""
     num_validation: int = Field(default=0, ge=0)
-    """Training rows of a named set held out to measure on instead of the test rows, for choosing settings."""
+    """Training rows of a named data set to hold out and evaluate on instead of the test rows, to choose settings."""
     validation_fraction: float = Field(default=0.0, ge=0, lt=1)
-    """Share of each client's own rows that it measures on itself, to choose the best round by; of own files where no
-    column tells (``split`` in ``parties.toml``)."""
+    """Fraction of each client's rows that the client holds out, to choose the best round. For your own files it applies
+    if no column states the ``split`` (``parties.toml``)."""
     local_baseline: bool = True
-    """Whether each client (ten at most) also trains a model on its own table alone, to say what the others' rows bring:
-    measured on its own validation rows, of a named set on the rows that belong to nobody. Only that score is told."""
+    """Also train a model on each client's table alone (ten clients at most), to report what the others' rows add. It is
+    evaluated on the client's validation rows, for a named data set on rows that no client has. Only this score leaves
+    the client."""
     together: bool = True
-    """Train a site's clients in batched calls where the model allows it and it pays, else one after the other."""
+    """Train a site's clients in batched calls where the model allows it and it is faster, else one by one."""
     device: Device = "cpu"
-    """Where sites and server compute: ``cpu``, ``cuda``, ``cuda:N``, or ``auto`` for a GPU if there is one."""
+    """Device of sites and server: ``cpu``, ``cuda``, ``cuda:N``, or ``auto`` (a GPU if available)."""
     num_gpus: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Share of a GPU that each process asks Ray for."""
+    """Fraction of a GPU that each process requests from Ray."""
     clients_per_process: int | None = Field(default=None, ge=1)
-    """On Ray: clients that share a process, each with messages and a state of its own; 1 for a process each. None: of a
-    named data set as many processes as cores, if there are more clients; else, and with `num_gpus`, a process each."""
+    """Ray: clients that share a process, each with its own messages and state. `none`: for a named data set with more
+    clients than cores, one process per core; else, and with `num_gpus`, one process per client."""
     float64: bool = False
-    """Double precision."""
+    """Use double precision."""
 
     @model_validator(mode="after")
     def _check(self) -> HorizontalConfig:
@@ -376,7 +379,7 @@ class HorizontalConfig(UserCode, StepSettings):
             name = "micro_batch_size" if self.precision == "full" else "precision"
             raise ValueError(f"{name}: not allowed with record_clip_norm, which has a gradient of each row in full")
         if self.record_clip_norm is not None and is_code(self.loss):
-            raise ValueError("record_clip_norm: not allowed with a loss of one's own, which is a mean over a batch")
+            raise ValueError("record_clip_norm: not allowed with your own loss, which is a mean over a batch")
 
     def fewest_sites(self, num_sites: int) -> int:
         """Return how many sites' changes a round needs; under masks more than half of them at least."""

@@ -109,17 +109,17 @@ class MtcdConfig(ScheduleSettings):
 
     server_links: Literal["all"] | tuple[int, ...] | None = "all"
     """Clients with a link to the server; `none` for no links. Each component of a disconnected graph needs one.
-    Messages of the other clients are relayed along edges.
-    But for one key a client, sent to the server directly before training, so that no relay learns it."""
+    Messages of the other clients are relayed along edges, except one key per client: it goes to the server directly
+    before training, so that no relay learns it."""
 
     mode: Literal["token-per-cluster", "overlapping"] = "token-per-cluster"
     """Token movement: one token per disjoint cluster (Section 4.1), or overlapping tokens whose blocks are averaged
     (4.2)."""
 
     num_tokens: int | None = Field(default=None, ge=1, le=10_000)
-    """Number of concurrent tokens (Gamma). Fewer tokens than clusters means partial participation. Default: four, or
-    one per ten clients if more, but at most one per two clients and one per given cluster; `stcd` has one, `svfl` and
-    `dcpa` have none."""
+    """Number of concurrent tokens (Gamma). Fewer tokens than clusters means partial participation. `none` is four, or
+    one per ten clients if that is more, but at most one per two clients and one per given cluster. `stcd` has one;
+    `svfl` and `dcpa` have none."""
 
     num_hops: int = Field(default=9, ge=0, le=10_000)
     """Hops between two syncs (S); a token makes S + 1 visits."""

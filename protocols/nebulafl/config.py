@@ -68,13 +68,13 @@ class Rules:
     random_container: bool
     """Draw idle containers with equal probability."""
     resource_policy: ResourcePolicy
-    """How hardware is chosen."""
+    """Hardware assignment: NebulaFL's, or a random, the cheapest or the fastest free unit."""
     use_cost: bool
     """Count the cost factor in NebulaFL's assignment."""
     use_time: bool
     """Count the time factor in NebulaFL's assignment."""
     price: PriceRule = "hour"
-    """What is dear: an hour, or a training."""
+    """Price to compare: of an hour, or of a training."""
     rotate: bool
     """Rotate masters; otherwise average them at one place and send the mean back to all centers."""
 
@@ -84,11 +84,14 @@ class Times:
     """The times of a run in numbers."""
 
     rotation_interval: float
-    """Seconds between rotations (t_c)."""
+    """Seconds between rotations (t_c). ``auto`` is a twentieth of `duration`. If that is ``auto`` too, each center
+    tries local trainings before the run, and ``auto`` is the time of ten at the slowest center, at most 1,000 s."""
     duration: float
-    """Seconds of the run (T)."""
+    """Seconds of the run (T); nothing new starts after it. ``auto`` is 20 rotation intervals, or `num_rounds` of them
+    if that is more."""
     evaluation_interval: float
-    """Seconds between evaluations."""
+    """Seconds between evaluations of the mean of all masters (baselines: of the server's model); ``auto`` is the
+    rotation interval."""
 
 
 @config
@@ -138,13 +141,14 @@ class NebulaFLConfig(UserCode, StepSettings):
     algorithm: Algorithm = "nebulafl"
     """NebulaFL, or a baseline on the same centers, containers, hardware and cost model."""
     model: NamedCode = "auto"
-    """Model name, or your own ``package.module:function``; ``auto`` chooses by the shape of a sample. One of your
-    own that the catalogue does not name is tried: its operations tell its throughput from that of ``auto``."""
+    """Model name, or your own ``package.module:function``; ``auto`` chooses by the shape of a sample. For a model that
+    the catalogue does not name one step is tried: its throughput follows from its operations, compared with those of
+    ``auto``."""
     loss: NamedCode = "auto"
-    """Loss of a batch, ``package.module:function`` of your own, called with outputs and targets; ``auto`` is
+    """Your own loss of a batch, ``package.module:function``, called with outputs and targets; ``auto`` is
     cross-entropy."""
     metric: NamedCode = "none"
-    """A further metric: ``package.module:function`` of your own, of scikit-learn or of torchmetrics."""
+    """Additional metric, ``package.module:function``: your own, or one of scikit-learn or torchmetrics."""
     normalisation: Literal["group", "batch", "none"] = "group"
     """Normalisation of ``resnet18`` and ``vgg16``; batch normalisation also averages running statistics."""
     num_centers: int = Field(default=4, ge=1)
@@ -175,9 +179,9 @@ class NebulaFLConfig(UserCode, StepSettings):
     ablation: Ablation = "none"
     """Remove one part of NebulaFL (Table III and Figure 5)."""
     planet_rule: PlanetRule = "paper"
-    """What a planet is pulled to when it was trained: the stellar model from the start, though untrained (``paper``,
-    Equation 2); only once one was received (``received``); its own center's master of that moment, while a master that
-    arrives shifts all planets by half of its difference to the own one (``shifted``)."""
+    """Model that a trained planet is pulled to. ``paper`` (Equation 2): the stellar model from the start, though
+    untrained. ``received``: the stellar model, once one was received. ``shifted``: the current master of its center,
+    and an arriving master shifts all planets by half of its difference to the center's master."""
     price_rule: PriceRule = "hour"
     """Price used by NebulaFL's assignment and by ``cheapest``: per unit hour (Equation 8), or per training."""
     bytes_factor: float = Field(default=1.0, gt=0, le=1e9)
@@ -189,14 +193,14 @@ class NebulaFLConfig(UserCode, StepSettings):
     local_epochs: int = Field(default=5, ge=1)
     """Local epochs per training."""
     batch_size: int = Field(default=50, ge=1)
-    """Batch size of local SGD; with `record_clip_norm` the number of rows expected in a Poisson batch."""
+    """Batch size of local SGD; with `record_clip_norm` the expected size of a Poisson batch."""
     micro_batch_size: int | None = Field(default=None, ge=1)
-    """Rows whose gradients are computed at once and added up to a step's (gradient accumulation); none for all."""
+    """Gradient accumulation: rows whose gradients are computed at once; `none` computes all at once."""
     precision: Literal["full", "bf16"] = "full"
-    """``bf16``: models compute local steps in bfloat16 where torch can (autocast); parameters, losses, what travels and
-    measurements stay in full precision."""
+    """``bf16`` computes local steps in bfloat16 where torch can (autocast). Parameters, losses, messages and
+    evaluations keep full precision."""
     learning_rate: float = Field(default=0.01, gt=0)
-    """Learning rate of local steps; a schedule counts rotations, or intervals as long of a baseline."""
+    """Learning rate of local steps; a schedule counts rotations, or for baselines intervals of the same length."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
     """Momentum of ``sgd``; it starts at zero in every training, as the moments of other optimisers do."""
     center_rounds: int = Field(default=2, ge=1, le=1000)
@@ -204,10 +208,9 @@ class NebulaFLConfig(UserCode, StepSettings):
     num_clusters: int = Field(default=3, ge=1)
     """Clusters of FedHiSyn (by training time) and FedHKT (by labels)."""
     num_training: int | None = Field(default=None, ge=1)
-    """Use only this many training samples, drawn at random; `none` for all."""
+    """Use only this many training samples, drawn at random; `none` uses all."""
     num_validation: int = Field(default=0, ge=0)
-    """Hold out this many training samples for validation and evaluate on them instead of the test rows, to choose
-    settings."""
+    """Training samples to hold out and evaluate on instead of the test rows, to choose settings."""
     num_proxy: int = Field(default=200, ge=1)
     """FedHKT: number of held-out training samples on which clients share logits."""
     distillation_epochs: int = Field(default=20, ge=1)
@@ -255,20 +258,21 @@ class NebulaFLConfig(UserCode, StepSettings):
     """Largest absolute change of a parameter in secure sums; the error of a sum over M centers is at most M^2 2^-32
     times this."""
     client_clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Differential privacy for containers: clip what each training changes of the model to this L2 norm; none: no such
-    privacy."""
+    """Differential privacy for containers: clip the change of the model by each training to this L2 norm; `none`
+    disables it."""
     client_noise_multiplier: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Deviation of the Gaussian noise on each of these changes, in clip norms; drawn where the container is."""
+    """Standard deviation of the Gaussian noise on each of these changes, in units of the clip norm; it is drawn at the
+    container."""
     record_clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Differential privacy for rows, DP-SGD in each container: clip each row's gradient to this L2 norm; none: no such
-    privacy."""
+    """Differential privacy for rows (DP-SGD in each container): clip each row's gradient to this L2 norm; `none`
+    disables it."""
     record_noise_multiplier: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Deviation of the Gaussian noise on each step's sum of gradients, in clip norms."""
+    """Standard deviation of the Gaussian noise on each step's sum of gradients, in units of the clip norm."""
     delta: float = Field(default=1e-5, gt=0, lt=1)
-    """At which epsilon is stated."""
+    """Delta at which epsilon is reported."""
     max_epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """A container trains no more once another training would cost it, or a row of it, more than this epsilon (it is
-    there or not)."""
+    """Stop training in a container once another training would cost it, or one of its rows, more than this epsilon
+    (data with and without it); `none` sets no limit."""
 
     @model_validator(mode="after")
     def _check(self) -> NebulaFLConfig:
@@ -366,7 +370,7 @@ class NebulaFLConfig(UserCode, StepSettings):
             setting = "micro_batch_size" if self.precision == "full" else "precision"
             raise ValueError(f"{setting}: not allowed with record_clip_norm, which has a gradient of each row in full")
         if is_code(self.loss):
-            raise ValueError("record_clip_norm: not allowed with a loss of one's own, which is a mean over a batch")
+            raise ValueError("record_clip_norm: not allowed with your own loss, which is a mean over a batch")
 
     @property
     def is_noised(self) -> bool:

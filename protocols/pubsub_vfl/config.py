@@ -106,158 +106,162 @@ class PubSubVflConfig(StepSettings):
     (synchronous, gradients averaged at parameter servers), ``avfl`` (one pair, a window of batches in flight),
     ``avfl-ps`` (pairs with a window each, asynchronous push and pull)."""
     num_parties: Annotated[int, Field(ge=2, le=10)] = 2
-    """Parties in all, the active one included; with own data the file decides."""
+    """Number of parties, including the active one; with your own data the file decides."""
     num_epochs: ByRows = 0
-    """Passes over the training rows; 0: by the number of rows, 800 to 4,000 steps in 10 to 60 epochs, and 10 epochs
-    under a budget of privacy."""
+    """Passes over the training rows. 0 follows the number of rows: 800 to 4,000 steps in 10 to 60 epochs, or 10 epochs
+    with a privacy budget."""
     batch_size: ByRows = 0
-    """Rows per batch (B); 0: by the number of rows, a 16th of them between 16 and 256, and 256 under a budget of
-    privacy."""
+    """Rows per batch (B). 0 follows the number of rows: a 16th of them, between 16 and 256, or 256 with a privacy
+    budget."""
     optimizer: Literal["sgd", "adam", "adamw"] = "adam"
-    """Rule of a step of every model."""
+    """Optimiser of every model."""
     learning_rate: float = Field(default=0.003, gt=0, allow_inf_nan=False)
     """Step size of every model."""
     schedule: Literal["constant", "cosine", "step"] = "cosine"
-    """How the step size changes over the epochs: not at all, along half a cosine to 0, or in steps."""
+    """Learning-rate schedule over epochs: constant, half a cosine to 0, or steps."""
     keep: Literal["last", "best"] = "last"
-    """Which epoch's model is kept: the ``last``, or the ``best`` by the validation rows. With `patience` or `target`
-    it is the best one."""
+    """Model to keep: that of the ``last`` epoch, or of the ``best`` one by the validation rows. `patience` and `target`
+    always keep the best one."""
     model: Literal["skip", "mlp", "resnet"] = "skip"
     """Models: ``skip`` (bottoms and top are linear plus a small MLP that starts at 0), ``mlp`` (the paper's small ones,
     with num_layers=10) or ``resnet`` (its large ones, residual MLPs)."""
     nonlinear_decay: Annotated[float, Field(ge=0)] | None = None
-    """Share of its non-linear weights that a step of size 1 takes from a ``skip`` model, where workers step themselves;
-    none: by the number of rows, 3000 / rows and at most 10."""
+    """Weight decay of the non-linear weights of a ``skip`` model, for a step of size 1 of a worker's optimiser. `none`
+    follows the number of rows: 3000 / rows, at most 10."""
     bottom_model: NamedCode = ""
-    """Bottom models of your own instead: ``package.module:function``, called with (columns,) and `embedding_size`."""
+    """Your own bottom models: ``package.module:function``, called with (columns,) and `embedding_size`."""
     top_model: NamedCode = ""
-    """A top model of your own instead: called with (parties x `embedding_size`,) and the number of outputs."""
+    """Your own top model: ``package.module:function``, called with (parties x `embedding_size`,) and the number of
+    outputs."""
     num_layers: Annotated[int, Field(ge=1, le=1000)] = 2
-    """Linear layers of an ``mlp`` bottom and of the MLP in a ``skip`` one (2 at least), residual blocks of a ``resnet``
-    one."""
+    """Linear layers of an ``mlp`` bottom and of the MLP in a ``skip`` one (at least 2), or residual blocks of a
+    ``resnet`` one."""
     hidden_size: Width = 64
     """Hidden width of bottom and top models."""
     embedding_size: Width = 64
     """Width of the cut layer (d)."""
     float64: bool = False
-    """Whether models and messages are double precision."""
+    """Use double precision for models and messages."""
     device: Device = "cpu"
-    """Where workers compute: ``cpu``, ``cuda``, ``cuda:N``, or ``auto`` for a GPU if there is one."""
+    """Device of the workers: ``cpu``, ``cuda``, ``cuda:N``, or ``auto`` (a GPU if available)."""
     num_gpus: Annotated[float, Field(ge=0, le=1024)] = 0.0
-    """Share of a GPU that each worker asks Ray for."""
+    """Fraction of a GPU that each worker requests from Ray."""
     num_active_workers: Annotated[int, Field(ge=1, le=64)] = 1
     """Workers of the active party (w_a)."""
     num_passive_workers: Annotated[int, Field(ge=1, le=64)] = 1
     """Workers of each passive party (w_p)."""
     cpus_per_worker: Annotated[float, Field(ge=0, le=1024)] = 0.1
-    """Cores that each worker reserves on its host; in the simulated runtime it computes on one, or on this many."""
+    """Cores that each worker reserves on its host. In the simulated runtime a worker computes on this many, at least
+    one."""
     embedding_buffer: Positive = 5
-    """Entries that an embedding topic keeps (p); the window of ``avfl`` and ``avfl-ps``, at most a pair's epoch."""
+    """Capacity of an embedding topic (p); for ``avfl`` and ``avfl-ps`` the window of batches in flight, at most a
+    pair's epoch."""
     gradient_buffer: Positive = 5
-    """Entries that a gradient topic keeps (q)."""
+    """Capacity of a gradient topic (q)."""
     max_in_flight: Positive = 24
-    """Batches per passive party that are published or assigned and not yet returned; bounds staleness and memory. Where
-    payloads are fetched a batch has returned when its gradient is acknowledged, where they are sent when it leaves."""
+    """Maximum number of batches per passive party that are published or assigned and not yet returned; bounds staleness
+    and memory. With ``transfer=pull`` a batch has returned when its gradient is acknowledged, with ``push`` when its
+    gradient leaves."""
     deadline: Annotated[float, Field(ge=1e-6, allow_inf_nan=True)] = 10.0
-    """Seconds after which a batch that does not move is abandoned and assigned anew (T_ddl); ``inf`` never."""
+    """Seconds without progress after which a batch is abandoned and assigned again (T_ddl); ``inf`` disables it."""
     exclude_stragglers: bool = True
     """Exclude workers that miss a deadline from the rest of the epoch."""
     max_attempts: Positive = 20
     """Assignments of one batch after which the run stops and names it."""
     sync_interval: Positive = 5
-    """Epochs between parameter averages that the schedule tends to (Delta T_0)."""
+    """Epochs between parameter averages that the schedule approaches (Delta T_0)."""
     sync_schedule: Schedule = "growing"
-    """``growing`` (the paper's formula), ``decreasing`` (its text), ``every`` epoch, or ``never``."""
+    """Schedule of parameter averages: ``growing`` (the paper's formula), ``decreasing`` (its text), ``every`` epoch, or
+    ``never``."""
     sync_unit: Literal["epoch", "batch"] = "epoch"
-    """What the schedule counts: ``epoch``, or each worker's own ``batch`` (Algorithm 1's loop taken literally), where
-    workers average while they train on, and all of them after each epoch."""
+    """Unit of the schedule: ``epoch``, or each worker's ``batch`` (Algorithm 1's loop taken literally). With ``batch``
+    workers average while they train, and all of them after each epoch."""
     stale_gradients: Literal["drop", "apply"] = "drop"
-    """What becomes of a gradient whose batch was assigned anew meanwhile: ``drop`` it, or ``apply`` it to an embedding
-    computed again at the present parameters."""
+    """Gradient of a batch that was assigned again meanwhile: ``drop`` it, or ``apply`` it to an embedding recomputed at
+    the current parameters."""
     prefetch: Positive = 6
-    """Batches that a worker holds beyond the one it computes on; more of them hide a longer latency. An active worker
-    to whom payloads are sent holds one, and leaves the others to its siblings."""
+    """Batches that a worker holds beyond the current one; more of them hide a longer latency. With ``transfer=push`` an
+    active worker holds one, and leaves the others to its siblings."""
     transfer: Literal["pull", "push"] = "push"
-    """How embeddings and gradients travel: ``pull`` from their owner by a party that is told, so that they never
-    pass through the broker, or ``push`` with the reports and orders that tell of them: half as many messages in a row,
-    through the broker, which should then run at the active party. Between sites the default is ``pull``."""
+    """Transfer of embeddings and gradients. ``pull``: the receiver fetches them from their owner, past the broker.
+    ``push``: they travel through the broker with reports and orders, which takes half as many messages in a row; run
+    the broker at the active party. Between sites the default is ``pull``."""
     quantization_bits: Literal[0, 8, 16] = 0
-    """Bits of each value of the embeddings and gradients of training that travel, rounded at random so that their mean
-    is exact (every algorithm); 0: as they are computed."""
+    """Bits per value of the embeddings and gradients sent in training, rounded at random with an exact mean (every
+    algorithm); 0 sends them unrounded."""
     local_updates: Annotated[int, Field(ge=0, le=1000)] = 0
-    """Steps that a worker takes again on each batch with the embeddings or gradients that it then received, while it
-    would wait for others (R of CELU-VFL, "cached local updates"); 0: none."""
+    """Cached local updates (R of CELU-VFL): steps that a worker takes again on each cached batch while it would wait
+    for others; 0 disables them."""
     cached_batches: Annotated[int, Field(ge=1, le=10_000)] = 5
-    """Batches of which a worker keeps embeddings and gradients for local updates (W): twice B x d values each, and as
-    often as there are passive parties at the active one. None is used twice within so many local updates."""
+    """Batches whose embeddings and gradients a worker caches for local updates (W): 2 B d values each, at the active
+    party times the number of passive parties. No batch is used twice within this many local updates."""
     min_cosine_similarity: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """In a local update a row counts by the cosine of its embedding (at the active party: of its gradient) with that of
-    the exchange, and not at all below this one."""
+    """Local updates: weigh a row by the cosine between its current and its cached embedding (at the active party:
+    gradient), and ignore it below this value."""
     epochs_per_round: ByRows = 0
-    """Epochs that are trained without a pause (every algorithm); then all that is under way is waited for, and the
-    models are averaged if it is time, evaluated and saved. 0: a tenth of all epochs, 10 at most, and 1 with `patience`
-    or `target`."""
+    """Epochs trained without a pause (every algorithm); models are then averaged if due, evaluated and saved. 0: a
+    tenth of all epochs, at most 10, and 1 with `patience` or `target`."""
     report_interval: Annotated[float, Field(ge=0)] = 0.0
-    """Seconds within which a worker that has enough to do collects what it tells the broker into one report."""
+    """Seconds for which a busy worker collects its reports to the broker into one."""
     push_every: Annotated[int, Field(ge=0)] = 1
-    """Batches after which a worker of ``avfl-ps`` pushes to and pulls from its parameter server; 0: the parameter
-    servers average by `sync_schedule`, as in ``pubsub-vfl``."""
+    """``avfl-ps``: batches between a worker's exchanges with its parameter server; 0 averages by `sync_schedule`, as in
+    ``pubsub-vfl``."""
     optimizer_at: Literal["workers", "server"] = "workers"
-    """Who steps in a party of several workers (``pubsub-vfl`` and ``avfl-ps``): the ``workers``, whose replicas are
-    merged, or the party's parameter ``server``, one optimiser for all gradients as they come."""
+    """Optimiser of a party with several workers (``pubsub-vfl`` and ``avfl-ps``): one per worker, whose replicas are
+    merged (``workers``), or one at the party's parameter server for all gradients as they arrive (``server``)."""
     server_window: Annotated[int, Field(ge=0)] = 1
-    """Gradients of a worker that may be under way to the optimiser at its parameter server before it waits."""
+    """With ``optimizer_at=server``: gradients of a worker that may be in flight before it waits."""
     privacy_mu: Annotated[float, Field(gt=0, allow_inf_nan=True)] = math.inf
-    """Nominal Gaussian-DP budget of the embeddings (mu, Eq. 17), as the paper counts; ``inf``: none is asked for."""
+    """Nominal Gaussian-DP budget of the embeddings, counted as in the paper (mu, Eq. 17); ``inf`` sets no budget."""
     embedding_mu: Annotated[float, Field(gt=0, allow_inf_nan=True)] = math.inf
-    """Gaussian-DP budget of a row's own embeddings over all epochs; ``inf``: none is asked for. Without `privacy_mu`
-    either, embeddings are neither clipped nor noised."""
+    """Gaussian-DP budget of a row's embeddings over all epochs; ``inf`` sets no budget. Without this and `privacy_mu`,
+    embeddings are neither clipped nor noised."""
     clip_norm: Annotated[float, Field(gt=0)] = 1.0
-    """L2 norm to which each row's embedding is clipped where it is noised (c)."""
+    """With noise: clip each row's embedding to this L2 norm (c)."""
     bottom_training: BottomTraining = "plain"
-    """How passive parties train their bottom models: ``plain`` (on the rows, so that later embeddings depend on every
-    row), ``frozen`` (never: each row is embedded and noised once), or ``private`` (by clipped, noised gradients)."""
+    """Training of the passive parties' bottom models: ``plain`` (later embeddings depend on every row), ``frozen``
+    (none: each row is embedded and noised once), or ``private`` (clipped, noised gradients)."""
     bottom_mu: Annotated[float, Field(gt=0)] = 1.0
-    """Gaussian-DP budget of the bottom model's gradients over all epochs, if it is trained ``private``."""
+    """With ``bottom_training=private``: Gaussian-DP budget of the bottom model's gradients over all epochs."""
     bottom_clip_norm: Annotated[float, Field(gt=0)] = 0.1
-    """L2 norm to which a row's gradient of the bottom model is clipped, if it is trained ``private``."""
+    """With ``bottom_training=private``: clip each row's gradient of the bottom model to this L2 norm."""
     standardisation: Standardisation = "measured"
-    """Where columns get their scale: ``measured`` on the training rows, ``private`` (measured with noise), or ``none``
-    (columns stay as they are: bring them to a public scale before)."""
+    """Scale of columns: ``measured`` on the training rows, ``private`` (measured with noise), or ``none`` (unchanged:
+    bring columns to a public scale before)."""
     standardisation_mu: Annotated[float, Field(gt=0)] = 0.5
     """Gaussian-DP budget of the ``private`` scale."""
     label_epsilon: Annotated[float, Field(gt=0, allow_inf_nan=True)] = math.inf
-    """Budget (epsilon) of each training and validation label, which are exchanged at random once, before anything is
-    computed from them (randomised response; classification only); ``inf``: labels stay."""
+    """Epsilon of each training and validation label under randomised response (classification only): labels are
+    replaced at random once, before any computation; ``inf`` keeps them."""
     gradient_mu: Annotated[float, Field(gt=0, allow_inf_nan=True)] = math.inf
-    """Rigorous Gaussian-DP budget of the gradients sent to passive parties; ``inf`` means no noise on them."""
+    """Rigorous Gaussian-DP budget of the gradients sent to passive parties; ``inf`` adds no noise."""
     gradient_clip_norm: Annotated[float, Field(gt=0)] = 0.01
-    """L2 norm to which each row's gradient is clipped under a finite `gradient_mu`."""
+    """With a finite `gradient_mu`: clip each row's gradient to this L2 norm."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    """The delta at which budgets are converted to epsilon."""
+    """Delta at which budgets are converted to epsilon."""
     test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.3
-    """Share of the aligned rows kept for the test."""
+    """Fraction of the aligned rows held out for the test."""
     validation_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """Share of the other rows on which the best epoch is chosen."""
+    """Fraction of the other rows held out to choose the best epoch."""
     alignment: Literal["already-aligned", "hash", "psi"] = "already-aligned"
-    """How row ids are aligned for named data; with own data the file decides."""
+    """Alignment of row ids for named data; with your own data the file decides."""
     min_aligned_rows: Positive = 10
-    """Rows that the label party's order must name at least, and train on; a passive party refuses fewer."""
+    """Minimum number of aligned rows, and of rows to train on; a passive party refuses fewer."""
     feature_split: tuple[Positive, ...] = ()
-    """Columns of each party, the active one first; empty: even shares."""
+    """Columns per party, the active one first; empty splits evenly."""
     patience: Annotated[int, Field(ge=0)] = 0
-    """Epochs without a better ``validation/auc`` (of several classes ``validation/accuracy``, of a regression
-    ``validation/rmse``) after which training stops; 0 never stops early."""
+    """Early stopping: epochs without a better ``validation/auc`` (several classes: ``validation/accuracy``, regression:
+    ``validation/rmse``); 0 disables it."""
     target: float | None = None
-    """Value of the same metric at which training stops; null trains on."""
+    """Stop when the same metric reaches this value; `none` disables it."""
 
     local_baseline: bool = True
-    """Whether the label's owner also trains a model on its own columns, to say what the others' bring: outside all
-    messages, and only its metrics on the test rows are told."""
+    """Also train a model on the label party's own columns, to report what the others' columns add. No message is
+    involved, and only its test metrics are reported."""
 
     on_party_loss: Literal["stop", "restart"] = "restart"
-    """What follows when a worker's process is lost; a lost broker or parameter server, and a worker of a fixed pair
-    (each ``algorithm`` but ``pubsub-vfl``), always stop the run."""
+    """On a lost worker: ``stop`` ends the run, ``restart`` starts the worker again. A lost broker or parameter server,
+    or a worker of a fixed pair (every ``algorithm`` except ``pubsub-vfl``), always stops the run."""
 
     def __post_init__(self) -> None:
         if self.feature_split and len(self.feature_split) != self.num_parties:

@@ -126,9 +126,8 @@ class TableClient(JoinMember, MaskedTable):
             )
             if self._local.fingerprint != self.fingerprint:
                 raise RowsChangedError(
-                    f"{self.name}: the rows of table {self._table_owner.table!r} are others than when the "
-                    f"run began; a run is"
-                    " resumed with the rows it began with, in any order"
+                    f"{self.name}: the rows of table {self._table_owner.table!r} have changed since the run began; "
+                    "a run is resumed with the rows it began with, in any order"
                 )
         if self.agreement is not None:
             self._encode(self.agreement)

@@ -52,15 +52,15 @@ class TablePuppetConfig:
     algorithm: Literal["rfl-admm-v", "rfl-sgd-v", "rfl-admm", "rfl-sgd", "vfl-admm", "vfl-sgd", "centralised"] = (
         "rfl-admm-v"
     )
-    """Table 5's algorithms, and the baselines; ``rfl-...-v`` and ``vfl-...`` need one partition for each table."""
+    """Algorithm of Table 5, or a baseline; ``rfl-...-v`` and ``vfl-...`` need one partition per table."""
     num_partitions: int | None = Field(default=None, ge=1, le=1000)
-    """Horizontal partitions of each table of a named data set; 2 for rfl-sgd and rfl-admm if none, else 1."""
+    """Horizontal partitions of each table of a named data set; `none` is 2 for rfl-sgd and rfl-admm, else 1."""
     task: Literal["regression", "binary", "multiclass"] | None = None
-    """What is learned from a named data set's label; its own if none."""
+    """Task on a named data set's label; `none` takes the data set's task."""
     num_classes: int | None = Field(default=None, ge=2, le=65536)
-    """Classes of a multiclass task; the data's own if none."""
+    """Classes of a multiclass task; `none` takes the data's."""
     test_fraction: float = Field(default=0.15, gt=0, lt=1)
-    """Share of the label table's rows kept for the test, with all joined rows that they are in."""
+    """Fraction of the label table's rows held out for the test, with all joined rows that contain them."""
     admm: Literal["boyd", "paper_exact", "paper_sgd"] = "boyd"
     """Form of the theta update: sharing ADMM (converges), Eq. 16 solved exactly (may diverge), Eq. 16 by SGD."""
     model: Literal["auto", "linear", "logistic", "softmax", "neural"] = "auto"
@@ -68,92 +68,94 @@ class TablePuppetConfig:
     hidden_size: int = Field(default=16, ge=1, le=16384)
     """Hidden units of a neural local model."""
     num_rounds: int = Field(default=0, ge=0)
-    """Outer rounds of ADMM, or epochs of SGD; 0: until the training loss has moved by less than 1 % of what it has
-    gained in six rounds, and at most 200; 10 with `feature_dp`, whose budget they divide."""
+    """Outer rounds of ADMM, or epochs of SGD. 0 trains until the training loss moves in six rounds by less than 1 % of
+    its whole gain, at most 200 rounds; with `feature_dp`, whose budget the rounds divide, it is 10."""
     tolerance: float = Field(default=0.0, ge=0)
-    """ADMM stops once both residuals are at most this share of what they are compared with (Boyd et al. 2011, Section
-    3.3.1); 0 does all rounds."""
+    """ADMM: stop when both residuals are at most this fraction of their scales (Boyd et al. 2011, Section 3.3.1); 0
+    runs all rounds."""
     rho: Annotated[float, Field(gt=0)] | Literal["curvature", "auto"] = "curvature"
-    """Penalty of the outer ADMM (paper: 0.1 to 10). With ``admm=boyd``, ``curvature`` takes 0.3 times the curvature of
-    the loss where training begins (of classes 0.15 times), and auto begins with 1 and balances the residuals in the
-    first half of the rounds (Boyd et al. 2011, Section 3.4.1, relative to their scales); with another form either is
+    """Penalty of the outer ADMM (paper: 0.1 to 10). With ``admm=boyd``, ``curvature`` is 0.3 times the curvature of the
+    loss at the start of training (for classes 0.15 times). ``auto`` starts at 1 and balances the residuals in the first
+    half of the rounds (Boyd et al. 2011, Section 3.4.1, relative to their scales). With another form of ADMM both are
     1."""
     over_relaxation: float = Field(default=1.6, ge=1, lt=2)
-    """How far each round of ``admm=boyd`` steps over the predictions (Boyd et al. 2011, Section 3.4.3); 1: not.
-    With ``rho=auto`` it does not."""
+    """Over-relaxation of ``admm=boyd`` (Boyd et al. 2011, Section 3.4.3); 1 disables it. It has no effect with
+    ``rho=auto``."""
     inner_rounds: int = Field(default=10, ge=1)
     """Consensus rounds over a table's partitions in each outer round; u and w carry over."""
     inner_rho: float | None = Field(default=None, gt=0)
-    """Penalty of the consensus rounds (Eq. 20-22); the first `rho` if none."""
+    """Penalty of the consensus rounds (Eq. 20-22); `none` takes the first `rho`."""
     beta: float = Field(default=1e-5, ge=0)
     """Weight of R(theta) = |theta|^2 / 2."""
     learning_rate: float = Field(default=0.1, gt=0)
     """Learning rate of the SGD algorithms (paper: 0.01 to 0.5)."""
     batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
-    """Joined rows in a batch of the SGD algorithms; auto is the paper's 10,240, but at most a tenth of all."""
+    """Joined rows per batch of the SGD algorithms; ``auto`` is the paper's 10,240, at most a tenth of all rows."""
     max_batches: int = Field(default=1000, ge=1)
-    """Most batches of an epoch of the SGD algorithms: the server says how many rows the join has, and may ask for no
-    more than that."""
+    """Maximum number of batches per epoch of the SGD algorithms. The server states how many rows the join has, and may
+    ask for no more batches than this."""
     local_epochs: int = Field(default=10, ge=1)
     """Epochs of each theta update in ``paper_sgd``."""
     local_batch_size: int = Field(default=1024, ge=1)
-    """Rows in a batch of ``paper_sgd``."""
+    """Rows per batch of ``paper_sgd``."""
     local_learning_rate: float = Field(default=0.01, gt=0)
     """Learning rate of ``paper_sgd``."""
     local_weight_decay: float = Field(default=1e-5, ge=0)
     """Weight decay of ``paper_sgd``."""
     lbfgs_iterations: int = Field(default=50, ge=1)
-    """Most L-BFGS iterations of a neural theta update in the exact modes."""
+    """Maximum number of L-BFGS iterations of a neural theta update in the exact modes."""
     centralised: Literal["exact", "sgd"] = "exact"
-    """How the baseline trains on the joined table: ridge or L-BFGS, or mini-batch SGD as the SGD algorithms do."""
+    """Training of the centralised baseline on the joined table: ``exact`` (ridge or L-BFGS), or mini-batch ``sgd`` as
+    in the SGD algorithms."""
     centre_labels: bool = True
-    """Whether the label table's bias begins where the predictor without features has it: at the labels' mean, or at the
-    logarithms of their shares. What is trained is the same problem from there."""
+    """Start the label table's bias at the best predictor without features: the labels' mean, or the logarithms of the
+    classes' shares. The training problem stays the same."""
     standardise: bool = True
-    """Whether numeric features get mean 0 and deviation 1 over their table."""
+    """Scale numeric features to mean 0 and standard deviation 1 over their table."""
     declared_facts: tuple[str, ...] = ()
-    """What rows are encoded by instead of the tables' own facts, for every feature: ``column=LOW:HIGH`` for numbers,
-    ``column=A|B|C`` for categories and for the label of a multiclass task. No facts of the rows leave or count then."""
+    """Facts to encode every feature by, instead of the tables' own: ``column=LOW:HIGH`` for numbers, ``column=A|B|C``
+    for categories and for the label of a multiclass task. No facts of the rows then leave or count."""
     lou_coordinator: Literal["server", "organisation"] = "server"
-    """Where the LoU operator lives; in the organisation the server never sees theta."""
+    """Location of the LoU operator; in the organisation the server never sees theta."""
     server_in: str | None = None
-    """Table whose first client also hosts the server (Section 3); an independent server if none."""
+    """Table whose first client also hosts the server (Section 3); `none` for an independent server."""
     secure_aggregation: bool = False
-    """Whether a server that follows the protocol sees only the sum of the tables' predictions, under masks; for three
-    tables or more of one partition each. Joined rows that differ in one table only still tell its differences: a
-    warning says how many."""
+    """Secure aggregation: a server that follows the protocol sees only the sum of the tables' predictions. Needs three
+    or more tables of one partition each. Joined rows that differ in one table only still reveal that table's
+    differences; a warning counts them."""
     secure_range: float = Field(default=100.0, gt=0, le=1e6)
-    """Largest absolute prediction under masks; the error of a sum over M tables is at most M^2 2^-32 times that."""
+    """Largest absolute prediction in secure sums; the error of a sum over M tables is at most M^2 2^-32 times this."""
     label_dp: float | None = Field(default=None, gt=0)
-    """Standard deviation lambda of the Laplace noise on labels (paper: 0.5); none adds no noise."""
+    """Standard deviation lambda of the Laplace noise on labels (paper: 0.5); `none` adds no noise."""
     label_range: tuple[float, float] | None = None
-    """Declared range that numeric labels are clipped to; needed for `label_dp` with the squared loss."""
+    """Range to which numeric labels are clipped; required for `label_dp` with the squared loss."""
     feature_dp: float | None = Field(default=None, gt=0)
-    """Budget epsilon of DP-SGD on features over the whole run (paper: 1); none adds no noise."""
+    """Budget epsilon of DP-SGD on features over the whole run (paper: 1); `none` adds no noise."""
     feature_delta: float = Field(default=1e-5, gt=0, lt=1)
     """Delta of `feature_dp`."""
     clip: float = Field(default=1.0, gt=0)
-    """L2 norm that a base row's aggregated gradient is clipped to under `feature_dp`."""
+    """With `feature_dp`: clip a base row's aggregated gradient to this L2 norm."""
     prediction_clip: float | None = Field(default=None, gt=0)
-    """L2 norm that each prediction is clipped to under `feature_dp`; predictions are reported "not covered" if none."""
+    """With `feature_dp`: clip each prediction to this L2 norm; `none` reports predictions as "not covered"."""
     prediction_noise: float = Field(default=0.0, ge=0)
-    """Noise multiplier of the Gaussian noise on predictions, in units of `prediction_clip`."""
+    """Standard deviation of the Gaussian noise on predictions, in units of `prediction_clip`."""
     join_by: Literal["auto", "rows", "tree"] = "auto"
-    """Whether the server lists the joined rows, or passes sums along the join tree, at the cost of the tables' rows
-    whatever the join's size: for the squared loss with rfl-admm-v and rfl-admm; auto does where the join has more than
-    four times the tables' rows. The numbers are the same but for rounding; there is no mean absolute error."""
+    """``rows``: the server lists the joined rows. ``tree``: it passes sums along the join tree, which costs as much as
+    the tables' rows whatever the join's size; it needs the squared loss and rfl-admm-v or rfl-admm. Numbers are equal
+    up to rounding, but ``tree`` has no mean absolute error. ``auto`` uses it where the join has more than four times
+    the tables' rows."""
     threads: int | None = Field(default=None, ge=1, le=1024)
-    """Threads of each DuckDB; all cores if none."""
+    """Threads of each DuckDB; `none` uses all cores."""
     memory_limit: str | None = Field(default=None, pattern=r"^[0-9]{1,6}(\.[0-9]{1,3})? ?[MGT]i?B$")
     """DuckDB's memory limit for the table mapping, such as 4GB."""
 
     local_baseline: bool = True
-    """Whether the label's owner also trains a model on its own columns, to say what the others' bring: outside all
-    messages, and only its metrics on the test rows are told. Not where rows have a budget,
-    nor of a table in several partitions."""
+    """Also train a model on the label owner's own columns, to report what the others' columns add. No message is
+    involved, and only its test metrics are reported. Not with a privacy budget of rows, nor for a table in several
+    partitions."""
 
     on_party_loss: Literal["stop"] = "stop"
-    """A lost client takes its table with it: the run stops and names it, and can be resumed."""
+    """A lost client takes its table with it: the run stops with its name, and can be resumed."""
 
     @model_validator(mode="after")
     def _check(self) -> TablePuppetConfig:

@@ -159,14 +159,14 @@ def test_a_run_keeps_addresses_and_no_rows_and_goes_on_with_the_same_objects(tmp
     assert [address.rpartition(":")[0] for address in addresses] == ["object:bank", "object:shop"]
     assert run.resume().metrics == run.metrics
     again = fedactors.load_run(run.path)
-    with pytest.raises(BadInput, match=r"data: missing: the run was of objects \(bank, shop\); give them again: fed"):
+    with pytest.raises(BadInput, match=r"data: missing: the run used objects \(bank, shop\); give them again: fed"):
         again.resume()
     assert again.resume(data=two()).metrics == run.metrics
     other = tables()
     other["shop"] = other["shop"].with_columns(orders=pl.lit(0.5))
-    with pytest.raises(BadInput, match=r"^data: parties.shop.path: not what the run was of: give the same objects"):
+    with pytest.raises(BadInput, match=r"^data: parties.shop.path: differs from the run's: give the same objects"):
         again.resume(data=fedactors.vertical(other, label=LABEL))
-    with pytest.raises(BadInput, match=r"^data: task.positive: not what the run was of"):
+    with pytest.raises(BadInput, match=r"^data: task.positive: differs from the run's"):
         again.resume(data=fedactors.vertical(tables(), label=LABEL, positive="no"))
 
 
@@ -558,7 +558,7 @@ def test_objects_live_in_the_process_that_made_them():
 def test_a_command_refuses_to_go_on_with_objects(tmp_path, capsys):
     run = fedactors.simulate("pubsub-vfl", two(), out=tmp_path, **SMALL)
     assert cli.main(["run", "pubsub-vfl", "--resume", str(run.path)]) == 2
-    assert "data: missing: the run was of objects (bank, shop); give them again" in capsys.readouterr().err
+    assert "data: missing: the run used objects (bank, shop); give them again" in capsys.readouterr().err
 
 
 def test_a_sweep_refuses_objects():

@@ -249,8 +249,8 @@ def test_a_site_does_not_go_on_with_anothers_link(tmp_path: Path) -> None:
     ("said", "why"),
     [
         (TAKEN.pack(1 << 50), "says that it took 1125899906842624 bytes, of "),
-        (b"", "gives a heartbeat that is none"),
-        (b"x" * 9, "gives a heartbeat that is none"),
+        (b"", "sends an invalid heartbeat"),
+        (b"x" * 9, "sends an invalid heartbeat"),
     ],
 )
 def test_a_sign_of_life_that_is_none_ends_the_link(pair: World, said: bytes, why: str) -> None:

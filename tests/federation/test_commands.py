@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import fedactors
+from fedactors.cli import demo
 from fedactors.cli.main import main
 from fedactors.cli.sites import FEDERATION_ACTIONS, SITE_ACTIONS, one_run
 from fedactors.errors import BadInput
@@ -163,7 +165,7 @@ def test_an_approval_is_of_the_very_proposal_that_was_shown(quiet: World) -> Non
                 "bank=customers,shop=orders",
                 "bottom_model=os:system",
             ),
-            "code of one's own does not run over a federation yet",
+            "your own code does not run over a federation yet",
         ),
         (
             ("run", "pubsub-vfl", "--federation", "x.toml", "--data", "a=b", "--runtime", "ray"),
@@ -420,3 +422,17 @@ def test_new_rows_are_checked_by_the_rules_of_those_that_were_trained_on(
     customers.write_text(f"{customers.read_text()}c7,1.0,2.0,1\n")
     with pytest.raises(BadInput, match="1 ids occur more than once"):
         made.folder(BANK).measure("customers")
+
+
+@pytest.mark.slow
+def test_the_demo_shows_what_the_others_columns_add(tmp_path: Path) -> None:
+    text = '[task]\ntype = "binary"\nalignment = "psi"\n'
+    for site, file in ((demo.BANK, "customers"), (demo.SHOP, "orders"), (demo.CARRIER, "calls")):
+        (tmp_path / site).mkdir()
+        text += f'[parties.{site}]\npath = "{site}/{file}.csv"\nid = "customer"\n'
+        text += 'label = "defaulted"\n' if site == demo.BANK else ""
+    demo._write_data(tmp_path)
+    (tmp_path / "parties.toml").write_text(text)
+    settings = dict(word.split("=") for word in demo.SETTINGS)
+    metrics = fedactors.simulate("pubsub-vfl", data=tmp_path / "parties.toml", **settings).metrics
+    assert metrics["test/auc"] > metrics["test/local_auc"] + 0.05

@@ -359,7 +359,7 @@ def test_what_is_wrong_with_a_prediction_is_one_line(
     assert f"fedactors audit runs/*-{known}-0, and fedactors site audit {known}" in capsys.readouterr().err
     assert main(["audit", str(local)]) == 0
     assert main(["predict", str(local), *flags, "--data", "bank=arrivals,shop=baskets"]) == 2
-    whose = "these are the records of the site shop alone: the run goes on, and predicts, from the run folder of its"
+    whose = "these are the records of the site shop alone: resume and predict from the run folder of its"
     assert f"{whose} coordinator, bank" in capsys.readouterr().err
     resume = ("run", "pubsub-vfl", *flags, "--resume", str(local), "--quiet")
     assert main(list(resume)) == 2

@@ -145,7 +145,7 @@ def test_rows_that_change_between_approval_and_run_are_told(
             assert code == 0
         else:
             assert code != 0
-            assert f"shop: data.{line['data']}: the rows are others than when run" in said
+            assert f"shop: data.{line['data']}: the rows have changed since run" in said
         assert str(tmp_path / SHOP) not in said, "no place of the shop's machine is told"
         assert not [one for one in made.audit(BANK) if one["what"] == "data_changed"]
     finally:

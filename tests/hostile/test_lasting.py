@@ -242,7 +242,7 @@ def test_a_set_that_takes_as_long_as_its_sender_likes_is_refused(kind: str, sett
             return AlignmentAnswer((told.SerializeToString(), response), np.zeros((0, 32), np.uint8))
 
     peers: Any = {"clinic": Peer()}
-    with pytest.raises(Refused, match=rf"psi with what is none: its set is {kind}, not raw") as raised:
+    with pytest.raises(Refused, match=rf"sends an invalid PSI answer: its set is {kind}, not raw") as raised:
         asyncio.run(align(np.array(["a", "b"]), SHOP, "psi", peers, np.random.default_rng(0)))
     assert raised.value.party == "clinic"
 

@@ -326,7 +326,7 @@ def test_a_lost_proposal_waits_for_a_person_until_one_settles_it(
     assert "settled: the disk of May" in SiteSource(shop.path).show(lost.run).problem  # type: ignore[union-attr]
     assert main([*settling, "--why", "again"]) == 2
     assert "is settled already" in capsys.readouterr().err
-    with pytest.raises(BadInput, match="so nothing can go on from it"):  # what it was about nobody knows all the same
+    with pytest.raises(BadInput, match="so no run can resume from it"):  # what it was about nobody knows all the same
         approval._earlier(shop, lost.run)
     (path.with_suffix(".decision.json")).write_bytes(b"{")  # a settled one hides no other
     assert f"the proposal of run {other.run} cannot be read" in why_a_person(config, asked, shop)

@@ -186,10 +186,19 @@ def unbounded(outputs, targets):
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        ({"loss": Growing()}, "loss: Growing is not allowed: called again with the same it returns something else"),
-        ({"loss": drawing}, "loss: drawing is not allowed: called again with the same it returns something else"),
+        (
+            {"loss": Growing()},
+            "loss: Growing is not allowed: called twice with the same arguments it returns different values",
+        ),
+        (
+            {"loss": drawing},
+            "loss: drawing is not allowed: called twice with the same arguments it returns different values",
+        ),
         ({"loss": Weighing}, "loss: Weighing is not allowed: its parameter 'weight' would never change"),
-        ({"metric": Meter()}, "metric: Meter is not allowed: called again with the same it returns something else"),
+        (
+            {"metric": Meter()},
+            "metric: Meter is not allowed: called twice with the same arguments it returns different values",
+        ),
         ({"loss": lambda outputs, targets: outputs}, "loss: <lambda> is not allowed: it must return a scalar"),
         ({"loss": detached}, "loss: detached is not allowed: it must return a scalar tensor that depends"),
         ({"loss": torch.nn.CrossEntropyLoss(reduction="sum")}, "it adds up over a batch; return the mean over it"),
@@ -238,7 +247,7 @@ def test_several_metrics_are_a_list(tmp_path):
     assert {"test/hits", "test/rate", "test/MulticlassF1Score", "test/cohen_kappa_score"} <= set(run.metrics)
     again = fedactors.load_run(run.path).resume(metric=asked, out=tmp_path / "again")
     assert again.metrics == run.metrics
-    with pytest.raises(BadInput, match="not what the run was of"):
+    with pytest.raises(BadInput, match="differs from the run's"):
         fedactors.load_run(run.path).resume(metric=[several], out=tmp_path / "other")
     named = fedactors.simulate("horizontal", metric=f"{HERE}:METRICS", **SMALL)
     assert named.metrics["test/cohen_kappa_score"] == run.metrics["test/cohen_kappa_score"]

@@ -95,7 +95,7 @@ def test_go_on_predict_export_and_load_with_the_object_given_again(tmp_path, cap
         fedactors.load_part(tmp_path / "model/server")
     with pytest.raises(BadInput, match="is not the one that was given"):
         fedactors.load_part(tmp_path / "model/server", model=seeded(1))
-    with pytest.raises(BadInput, match="model: not what the run was of: its code or its parameters differ"):
+    with pytest.raises(BadInput, match="model: differs from the run's: in its code, its parameters"):
         opened.resume(model=seeded(1))
     with pytest.raises(BadInput, match="model: list is not allowed: give a module, a function or a class"):
         opened.predict("digits", tmp_path / "q.parquet", model=[])
@@ -106,7 +106,7 @@ def test_without_the_object_nothing_goes_on(tmp_path, capsys):
     folder = fedactors.simulate(
         "horizontal", model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), out=tmp_path, **SMALL
     ).path
-    line = "model: missing: the run was of an object of Python"
+    line = "model: missing: the run used an object of Python"
     for use in (
         lambda run: run.resume(),
         lambda run: run.predict("digits", tmp_path / "p.parquet"),

@@ -87,7 +87,7 @@ def test_each_code_of_a_run_may_be_allowed_by_a_flag_of_its_own(tmp_path, capsys
         ([*MTCD, "user_network=no_such_module:net"], "no_such_module cannot be imported"),
         (["glasu", "user_layer=no_such_module:net"], "no_such_module cannot be imported"),
         (["glasu", f"user_layer={HERE}:good"], "given 2 samples of shape (64,) it fails"),
-        (["glasu", f"user_layer={HERE}:mixing"], "what it makes of a sample depends on the others beside it"),
+        (["glasu", f"user_layer={HERE}:mixing"], "its output for a sample depends on the other samples"),
         (["glasu", "user_layer=gat"], "model: 'gat' is not known"),
     ],
 )

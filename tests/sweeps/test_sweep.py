@@ -89,7 +89,7 @@ def test_everything_is_checked_before_anything_runs(tmp_path, capsys):
         (["batch_size=64,zero"], "batch_size: 'zero' is not allowed"),
         (["--choose", "auc"], "--choose: 'auc' is not allowed"),
         (["--jobs", "0"], "'0' is not allowed"),
-        (["--jobs", "2", "--address", "auto"], "--jobs and --address exclude each other"),
+        (["--jobs", "2", "--address", "auto"], "--jobs is not allowed with --address"),
         (["--runtime", "ray", "--address", "auto"], "--address: needs --runtime simulated"),
         (["--name", "a/b"], "--name: 'a/b' is not allowed"),
         (["--data", "cora"], "--data: 'cora' is not allowed: pubsub-vfl needs vertical data"),

@@ -293,7 +293,7 @@ async def _intersect(ids_N: Ids, how: Alignment, name: str, peer: AlignmentPeer,
     try:
         rows = await _computed(actor, ids_N, _psi_rows, secret, setup, response)
     except Exception as error:  # of a library, of whatever kind
-        raise Refused(name, f"answers an alignment by psi with what is none: {first_line(error)}") from None
+        raise Refused(name, f"sends an invalid PSI answer: {first_line(error)}") from None
     if len(rows) and (len(np.unique(rows)) < len(rows) or not 0 <= rows[0] <= rows[-1] < len(ids_N)):
         raise Refused(name, "answers an alignment by psi with rows that were not asked for")
     return rows
@@ -392,7 +392,7 @@ def psi_answer(ids_N: NDArray[Any], request: bytes) -> tuple[bytes, bytes]:
     try:
         response = server.ProcessRequest(psi.Request.FromString(request))
     except Exception as error:
-        raise BadInput(f"alignment: a request that is not one: {error}") from error
+        raise BadInput(f"alignment: invalid request: {error}") from error
     return setup.SerializeToString(), response.SerializeToString()
 
 

@@ -483,7 +483,7 @@ class RowHolder(JoinMember):
             )
             if self._local.fingerprint != self.fingerprint:
                 raise RowsChangedError(
-                    f"{self.name}: the rows of table {self._table_owner.table!r} are others than when the run began"
+                    f"{self.name}: the rows of table {self._table_owner.table!r} have changed since the run began"
                 )
 
     def _resolve(self, schemas: Schemas) -> None:

@@ -274,7 +274,7 @@ def test_a_resumed_run_reads_its_rows_again_and_notices_others(folder):
     rows = tables()["cards"]
     rows[0]["age"] = 99.0
     save(folder / "cards.csv", rows)
-    with pytest.raises(RowsChangedError, match="bank/table: the rows of table 'cards' are others than when"):
+    with pytest.raises(RowsChangedError, match="bank/table: the rows of table 'cards' have changed since"):
         train("pubsub-vfl", SETTINGS, folder / "parties.toml", resume=resume)
 
 

@@ -191,7 +191,7 @@ def test_what_travels_is_said():
         ({**CLIENTS, "secure_aggregation": True, "client_sampling_rate": 0.5}, "client_sampling_rate: .*amplified"),
         ({**CLIENTS, "clients_per_round": 3, "client_sampling_rate": 0.5}, "client_sampling_rate: .*fixed number"),
         ({**CLIENTS, **ROWS}, "record_clip_norm: .*choose rows or clients"),
-        ({**ROWS, "loss": "torch.nn:HuberLoss"}, "record_clip_norm: .*loss of one's own"),
+        ({**ROWS, "loss": "torch.nn:HuberLoss"}, "record_clip_norm: .*your own loss"),
         ({**CLIENTS, "max_epsilon": 2.0}, "max_epsilon: 2 rounds cost epsilon 2.9"),
         ({**CLIENTS, "aggregation": "median"}, "aggregation: median .*client_clip_norm"),
     ],

@@ -192,7 +192,7 @@ def test_a_database_that_lists_its_rows_in_another_order_changes_nothing_at_a_re
 @pytest.mark.slow
 def test_other_rows_at_a_resume_are_a_named_error():
     taken = execute(settings(num_rounds=2), shop())[1].checkpoints["last"]
-    with pytest.raises(RowsChangedError, match="items: the rows of table 'i' are others than when the run began"):
+    with pytest.raises(RowsChangedError, match="items: the rows of table 'i' have changed since the run began"):
         execute(settings(num_rounds=4), shop(price=0.25), resume=Snapshot(taken.actors, taken.driver))
 
 
