@@ -469,7 +469,7 @@ def _graph() -> list[Case]:
     ints = {"train": masks[:, 0].astype(int), "validation": masks[:, 1].astype(int), "test": masks[:, 2].astype(int)}
     nodes: list[tuple[dict[str, Any], str]] = [
         (ints, "mask"), ({"labels": None}, "labels"), ({"train": None}, "train"),
-        ({"labels": np.full(n, 10**12)}, "labels"), ({"labels": np.arange(n) * 10**9}, "labels"),
+        ({"labels": np.full(n, 10**12)}, "labels"),
         ({"labels": np.full(n, -1)}, "labels"), ({"labels": np.linspace(0, 1, n)}, "labels"),
         ({"labels": np.array(["a"] * n)}, "labels"), ({"labels": np.zeros((n, 2), int)}, "labels"),
         ({"labels": np.arange(3)}, "3 labels"), ({"labels": np.array([], int)}, "labels"),
