@@ -75,6 +75,7 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
     site.add_argument(
         "--why", metavar="TEXT", help="approve, reject, stop: goes to the coordinator and the log; settle: into the log"
     )
+    site.add_argument("--signing-key", metavar="FILE", help="sign-code: a person's key (openssl genpkey), or a token's")
     site.add_argument("--verify", action="store_true", help="audit: only say whether the site's signed log is whole")
     site.add_argument(
         "--against", metavar="LOG", help="audit: another site's audit.log: do they agree on what crossed?"

@@ -52,6 +52,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 import psutil
 
+from fedactors import user_code
 from fedactors.actors.remote import DRIVER
 from fedactors.data.layouts.horizontal import HorizontalData, HorizontalPart
 from fedactors.data.layouts.relational import TableOwner
@@ -93,6 +94,7 @@ from fedactors.federation.session import (
     parts_of,
     value_of,
 )
+from fedactors.federation.site_code import code_digest
 from fedactors.federation.site_folder import (
     ANY,
     Amount,
@@ -1007,7 +1009,9 @@ class SiteRun:
             return LocalActorHost(self)
         from fedactors.federation.ray_hosting import RayActorHost
 
-        return RayActorHost(self, ray, self._limits.call, package_of(self._protocol), self.proposal.source)
+        package, digest = package_of(self._protocol), code_digest(self.proposal)
+        code = None if digest is None else user_code.files_of(digest)
+        return RayActorHost(self, ray, self._limits.call, package, self.proposal.source, code)
 
     # --- for the driver, whose site is the coordinator's ---
 
