@@ -691,7 +691,8 @@ def _run_once(
             data = load_data(protocol, config, name, seed, is_here(options))
         notes = _data_notes(data, name, options)
         folder = RunFolder.create(options.out, scenario, seed, resolved, parent=parent)
-        folder.keep_code(code_named_in(config).values())
+        for digest in {found for one in code_named_in(config).values() if (found := digest_in(one)) is not None}:
+            folder.keep_code(digest)
         code = [value for value in code_named_in(config).values() if isinstance(value, str)]
         again = resume_command(command, folder.location, options, code)
         recorder: FolderRecorder | None = None
@@ -984,9 +985,7 @@ def _site(federation: str) -> SiteFolder:
 
     path = Path(federation)
     if path.name != FEDERATION:
-        raise BadInput(
-            f"--federation: {federation!r} is not allowed: give the {FEDERATION} in the folder of your site"
-        )
+        raise BadInput(f"--federation: {federation!r} is not allowed: give the {FEDERATION} in the folder of your site")
     read_text(path, "--federation")
     if not (path.parent / SITE).is_file():
         raise BadInput(f"--federation: {shown(str(path))} is not allowed: no {SITE} lies beside it")

@@ -216,6 +216,10 @@ def export(
         except NoPart:  # a broker, say
             if party is not None:
                 raise
+    if not written:
+        there = (folder.config.get("site") or {}).get("coordinator")
+        whose = f": export there, at the site {there}" if there else ""
+        raise BadInput(f"export: {folder.path}: no actor of this run has a part of the model{whose}")
     return written
 
 

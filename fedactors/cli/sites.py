@@ -236,8 +236,8 @@ SITE_ACTIONS = {
     "answers again; what it cannot know of that run any more, such as which data it summed, is yours to judge",
     "code": "[RUN|DIGEST]: list the source files that runs may import here beside what is installed, or print those of "
     "a proposed run",
-    "allow-code": "RUN|DIGEST|PATH: let runs import these source files here, once you have read them; each run is still "
-    "yours to approve",
+    "allow-code": "RUN|DIGEST|PATH: let runs import these source files here, once you have read them; each run still "
+    "needs its own approval",
     "remove-code": "DIGEST: let runs import them here no more",
     "sign-code": "PATH: sign source files with a person's key (--signing-key), for sites whose policy.code_signers "
     "names it; the signature lies beside PATH, and fedactors run --code PATH takes it along",
@@ -544,22 +544,23 @@ def _budget(folder: SiteFolder, args: argparse.Namespace) -> int:
 
 def _sign_code(args: argparse.Namespace) -> int:
     from fedactors.federation.site_code import sign_code
-    from fedactors.runs.storage import write_atomic
-    from fedactors.user_code import SIGNATURE, digest_of, digests, read_files
 
-    path = path_of(_need(args.name, "PATH"), "PATH")
-    digest = digest_of(digests(read_files([path], "PATH")))
-    key = path_of(_need(args.signing_key, "--signing-key"), "--signing-key")
-    file = path.with_name(f"{path.name}{SIGNATURE}")
-    with writing("PATH", file):
-        write_atomic(file, (sign_code(key, _passphrase(args), digest) + "\n").encode(), "signature")
+    path, key = _need(args.name, "PATH"), _need(args.signing_key, "--signing-key")
+    digest, file = sign_code(path_of(path, "PATH"), path_of(key, "--signing-key"), _passphrase(args))
     return answer(args.format, {"code": digest, "signature": str(file)}, f"{file}: signs code {digest}")
 
 
 def _code(folder: SiteFolder, args: argparse.Namespace) -> int:
     from fedactors.federation.approval import kept_proposals
-    from fedactors.federation.site_code import allow, allowed_code, code_digest, proposed_code, remove, waiting_files
-    from fedactors.user_code import read_files
+    from fedactors.federation.site_code import (
+        allow,
+        allowed_code,
+        code_digest,
+        files_at,
+        proposed_code,
+        remove,
+        waiting_files,
+    )
 
     allowed, waiting = allowed_code(folder), proposed_code(folder)
     if args.name is None and args.action == "code":
@@ -578,7 +579,7 @@ def _code(folder: SiteFolder, args: argparse.Namespace) -> int:
     name = _need(args.name, "RUN, DIGEST or PATH")
     files: dict[str, bytes] | None = None
     if args.action == "allow-code" and Path(name).expanduser().exists():
-        files = read_files([name], "PATH")
+        files = files_at(name)
     else:
         runs = {run: digest for run, one in kept_proposals(folder).items() if (digest := code_digest(one)) is not None}
         known = {**{one: one for one in (*allowed, *waiting)}, **({} if args.action == "remove-code" else runs)}

@@ -7,6 +7,8 @@ who waits     for what                                      no longer than
 a driver      its proposal to be answered                   `approval_seconds`
 a run         its driver to ask for its first step          `approval_seconds`
 others        one run at a time: they are refused
+
+It is one file because who may connect, propose and begin is decided together.
 """
 
 from __future__ import annotations
@@ -660,10 +662,11 @@ class SiteProcess:
         """
         is_unwanted = threading.Event()
 
+        work = partial(check_proposal, proposal, self.folder, may_wait=may_wait)
+
         def check() -> tuple[Protocol, Any]:
             begun = time.thread_time()
             try:
-                work = partial(check_proposal, proposal, self.folder, may_wait=may_wait)
                 return within_bounds(CHECK_SECONDS, work, is_unwanted=is_unwanted)
             finally:
                 self._checked_for[proposal.coordinator].append((time.monotonic(), time.thread_time() - begun))

@@ -14,15 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.serialization import load_pem_public_key
-
 from fedactors import user_code
 from fedactors.config import code_named_in
 from fedactors.errors import BadInput
-from fedactors.federation.identity import Passphrase, PublicKey, is_known, read_key, sign, verify
+from fedactors.federation.identity import Passphrase, read_key, read_public_key, sign, verify
 from fedactors.federation.site_folder import CODE, SiteFolder, to_tell
-from fedactors.validation import shown
+from fedactors.runs.storage import write_atomic
+from fedactors.validation import shown, writing
 
 if TYPE_CHECKING:
     from fedactors.federation.approval import Proposal
@@ -50,6 +48,11 @@ def check_named(proposal: Proposal, config: Any, me: str) -> None:
             raise BadInput(
                 f"proposal: config.{field}: {shown(address)} is not allowed between sites: name code of files that "
                 "the run brings, --code FILE"
+            )
+        if "(" in address:  # others would choose with what allowed code is called, before the run is approved
+            raise BadInput(
+                f"proposal: config.{field}: {shown(address.partition(':')[2])} is not allowed between sites: name a "
+                "function that takes no arguments of the setting"
             )
     if proposal.code and not named:
         raise BadInput(f"{me}: proposal: code: no setting names it")
@@ -122,6 +125,15 @@ def take_code(folder: SiteFolder, proposal: Proposal, more: tuple[Any, ...]) -> 
         allow(folder, user_code.read_folder(_proposed(folder) / digest), f"signed by {who}")
 
 
+def files_at(path: str) -> dict[str, bytes]:
+    """Return the source files of a module or package that this site's person names.
+
+    Raises:
+        BadInput: there are none.
+    """
+    return user_code.read_files([path], "PATH")
+
+
 def proposed_code(folder: SiteFolder) -> list[str]:
     """Return the digests of code that waits for this site's person."""
     return sorted(path.name for path in _proposed(folder).glob("*") if user_code.DIGEST.fullmatch(path.name))
@@ -166,23 +178,18 @@ def _proposed(folder: SiteFolder) -> Path:
 # --- signatures ---
 
 
-def sign_code(path: Path, passphrase: Passphrase, digest: str) -> str:
-    """Return the signature of a code by the key of a person, in hexadecimal digits.
+def sign_code(path: Path, key: Path, passphrase: Passphrase) -> tuple[str, Path]:
+    """Sign the source files at a path by the key of a person; return their digest, and the file of the signature.
 
     Raises:
-        BadInput: there is no such key in the file.
+        BadInput: there are no source files, or no key.
     """
-    return sign(read_key(path, passphrase), _signed(digest)).hex()
-
-
-def check_signers(signers: Mapping[str, str], where: str) -> None:
-    """Check that each key of a policy is a public one.
-
-    Raises:
-        BadInput: naming the person.
-    """
-    for name, text in signers.items():
-        _public(text, f"{where}.{name}")
+    digest = user_code.digest_of(user_code.digests(user_code.read_files([path], "PATH")))
+    file = path.with_name(f"{path.name}{user_code.SIGNATURE}")
+    signature = sign(read_key(key, passphrase), _signed(digest)).hex()
+    with writing("PATH", file):
+        write_atomic(file, f"{signature}\n".encode(), "signature")
+    return digest, file
 
 
 def signer_of(folder: SiteFolder, proposal: Proposal) -> str | None:
@@ -193,21 +200,10 @@ def signer_of(folder: SiteFolder, proposal: Proposal) -> str | None:
         return None
     signed = _signed(str(code_digest(proposal)))
     for name, text in folder.policy.code_signers.items():
-        if verify(_public(text, f"{folder.name}: policy.code_signers.{name}"), signature, signed):
+        if verify(read_public_key(text, f"{folder.name}: policy.code_signers.{name}"), signature, signed):
             return name
     return None
 
 
 def _signed(digest: str) -> bytes:
     return f"fedactors code {digest}\n".encode()
-
-
-def _public(text: str, where: str) -> PublicKey:
-    try:
-        key = load_pem_public_key(text.encode())
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        key = None
-    if not is_known(key):
-        raise BadInput(f"{where}: is no public key: give Ed25519 or ECDSA P-256 as PEM (openssl pkey -pubout)")
-    found: PublicKey = key  # type: ignore[assignment]
-    return found

@@ -110,6 +110,7 @@ from fedactors.federation.identity import (
     public_bytes,
     read_key,
     read_private,
+    read_public_key,
     read_revoked,
     tls,
     without_replaced,
@@ -1187,11 +1188,10 @@ class SiteFolder:
             check_name(name, f"{file}: data")
             if table.get("budget") is not None:
                 _check_counted(table, f"{file}: data.{name}")
-        from fedactors.federation.site_code import check_signers  # which is made of this module
-
         if found.policy.code == "signed" and not found.policy.code_signers:
-            raise BadInput(f"{file}: policy.code_signers: missing: \"signed\" needs the public key of a signer")
-        check_signers(found.policy.code_signers, f"{file}: policy.code_signers")
+            raise BadInput(f'{file}: policy.code_signers: missing: "signed" needs the public key of a signer')
+        for person, text in found.policy.code_signers.items():
+            read_public_key(text, f"{file}: policy.code_signers.{person}")
         self._seen, self._data, self.policy = seen, found.data, found.policy
         return found
 

@@ -193,7 +193,10 @@ def folder_of(site: SiteFolder, proposal: Proposal, protocol: Protocol, parent: 
         "config": proposal.config,
         "site": {"name": site.name, "coordinator": proposal.coordinator, "run": proposal.run},
     }
-    return RunFolder.create(site.path / "runs", proposal.run, 0, described, parent=parent)
+    made = RunFolder.create(site.path / "runs", proposal.run, 0, described, parent=parent)
+    if (digest := code_digest(proposal)) is not None:
+        made.keep_code(digest)
+    return made
 
 
 def seal(label: str, number: int, seed: int, now: float, frames: Mapping[str, bytes], actors: ActorHost) -> bytes:

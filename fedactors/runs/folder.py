@@ -32,7 +32,7 @@ import shutil
 import threading
 import time
 import weakref
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -65,7 +65,7 @@ from fedactors.runs.storage import (
     write_atomic,
     write_synced,
 )
-from fedactors.user_code import digest_in, files_of, look_in, write_folder
+from fedactors.user_code import files_of, look_in, write_folder
 from fedactors.validation import LARGEST_FILE, shown
 
 SCHEMA_VERSION = 1
@@ -217,11 +217,10 @@ class RunFolder:
         look_in(folder / CODE)
         return cls(folder, parse(schemas.Manifest, data, f"{folder}: {MANIFEST}"))
 
-    def keep_code(self, addresses: Iterable[str]) -> None:
-        """Keep the source files that a run brought to other sites, for exports and audits of it."""
-        for digest in filter(None, map(digest_in, addresses)):
-            (self.path / CODE).mkdir(exist_ok=True)
-            write_folder(self.path / CODE, files_of(digest))
+    def keep_code(self, digest: str) -> None:
+        """Keep the source files of a run between sites, for exports and audits of it."""
+        (self.path / CODE).mkdir(exist_ok=True)
+        write_folder(self.path / CODE, files_of(digest))
 
     @property
     def location(self) -> str:
