@@ -22,8 +22,8 @@ SOURCES = [*FRAMEWORK, *PROTOCOLS, *SCENARIOS]
 PAGE = ROOT / "docs" / "architecture.md"
 
 FLOORS = """
-errors validation user_code | privacy | messages | config | network | actors | runs | runtime | learning | secure_sums | data |
-plugins | inspection | serving | federation | options | auditing | report | launch | trained | sweeps | api | testing |
+errors validation user_code | privacy | messages | config | network | actors | runs | runtime | learning | secure_sums |
+data | plugins | inspection | serving | federation | options | auditing | report | launch | trained | sweeps | api | testing |
 cli scenario | __main__
 """
 """The packages and modules of `fedactors` from the lowest floor up: each imports from its own floor and lower ones."""
