@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, dataclass_trans
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
+from fedactors import user_code
 from fedactors.errors import BadInput
 from fedactors.messages.codec import declare
 from fedactors.validation import check_keys, shown, suggested, without_password
@@ -466,6 +467,8 @@ def load_code(field: str, address: str, *, several: bool = False) -> Callable[..
     module, _, name = address.partition(":")
     if not (module and name and all(part.isidentifier() for part in [*module.split("."), name])):
         raise BadInput(f"{field}: {address!r} is not allowed: write package.module:function")
+    if (digest := user_code.digest_in(address)) is not None:
+        user_code.files_of(digest)  # which says where they are missing
     if not {"", os.getcwd()} & set(sys.path):
         sys.path.append(os.getcwd())  # where a user's own module lies; Ray puts it on the path of its processes too
     try:
@@ -477,6 +480,11 @@ def load_code(field: str, address: str, *, several: bool = False) -> Callable[..
         kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
         reason = f"{kind}{error}".splitlines()[0]
         raise BadInput(f"{field}: {address!r} is not allowed: {module} cannot be imported ({reason})") from error
+    if digest is not None and not user_code.is_defined_in(digest, found):
+        raise BadInput(
+            f"{field}: {address!r} is not allowed: name a function or class that the files define themselves, none "
+            "that they import"
+        )
     if not (several and isinstance(found, list | tuple) and all(map(callable, found))) and not callable(found):
         raise BadInput(f"{field}: {address!r} is not allowed: it is a {type(found).__name__}, not a function")
     made: Callable[..., Any] = found

@@ -55,6 +55,7 @@ from fedactors.runtime.addresses import check_cluster
 from fedactors.runtime.failures import without_words
 from fedactors.runtime.interface import Runtime, Snapshot
 from fedactors.runtime.snapshots import check_actors, in_use, is_held, is_object, object_at
+from fedactors.user_code import digest_in, digests, packaged, read_files, read_signature
 from fedactors.validation import is_in_library, read_text, shown
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ def _resolve_resume(protocol: Protocol, words: Words, options: RunOptions) -> tu
         raise BadInput(f"--resume: {parent.path} is a run of {stored.get('protocol')!r}, not of {protocol.name!r}")
     checkpoint = parent.checkpoint_to_resume()
     check_actors(checkpoint.driver, checkpoint.actors)
-    config = restore_config(protocol, parent, options.allow_import)
+    config = restore_config(protocol, parent, options.allow_import, options.federation)
     if stored["runtime"] == "federated":
         return config, resume_federated(options, stored)
     if options.federation is not None:
@@ -217,13 +218,16 @@ def _resolve_resume(protocol: Protocol, words: Words, options: RunOptions) -> tu
     return config, resumed
 
 
-def restore_config(protocol: Protocol, folder: RunFolder, trusted: Collection[str]) -> Any:
+def restore_config(
+    protocol: Protocol, folder: RunFolder, trusted: Collection[str], federation: str | None = None
+) -> Any:
     """Return the config that the run in `folder` was made with.
 
     Args:
         protocol: whose run it is.
         folder: the run's; perhaps a stranger's.
         trusted: the code that the user has named now, which the config may name as well.
+        federation: file in the folder of a site, whose allowed code the config may name too.
 
     Raises:
         BadInput: it is damaged, the protocol's config has changed since, or it names other code.
@@ -240,8 +244,17 @@ def restore_config(protocol: Protocol, folder: RunFolder, trusted: Collection[st
     for name, value in named_files(config).items():  # a run keeps contents
         raise BadInput(f"{folder.path}: config.json: {name}: {shown(value)} is not opened: a run folder names no files")
     objects = [address for field, address in code_named_in(config).items() if _object_is_here(folder, field, address)]
-    check_trusted(config, [*trusted, *objects], str(folder.path))
+    allowed = [] if federation is None else _allowed_at(federation, config)
+    check_trusted(config, [*trusted, *objects, *allowed], str(folder.path))
     return config
+
+
+def _allowed_at(federation: str, config: Any) -> list[str]:
+    """Return the addresses of a config that are in code which a site allows."""
+    from fedactors.federation.site_code import is_allowed
+
+    site = _site(federation)
+    return [one for one in code_named_in(config).values() if (found := digest_in(one)) and is_allowed(site, found)]
 
 
 def _object_is_here(folder: RunFolder, field: str, address: str) -> bool:
@@ -408,7 +421,7 @@ def resume_command(command: str | None, location: str, options: RunOptions, code
         words += ["--data", shlex.quote(options.data or "")]
     for flag, value in (("--federation", options.federation), ("--address", options.address)):
         words += [flag, shlex.quote(value)] if value else []
-    for address in code:
+    for address in () if options.federation else code:
         words += ["--allow-import", shlex.quote(address)]
     return " ".join(words)
 
@@ -678,6 +691,8 @@ def _run_once(
             data = load_data(protocol, config, name, seed, is_here(options))
         notes = _data_notes(data, name, options)
         folder = RunFolder.create(options.out, scenario, seed, resolved, parent=parent)
+        for digest in {found for one in code_named_in(config).values() if (found := digest_in(one)) is not None}:
+            folder.keep_code(digest)
         code = [value for value in code_named_in(config).values() if isinstance(value, str)]
         again = resume_command(command, folder.location, options, code)
         recorder: FolderRecorder | None = None
@@ -837,14 +852,36 @@ def resolve_federated(protocol: Protocol, words: Words, options: RunOptions) -> 
         preset = {"on_party_loss": "stop", **preset}
     preset = {**protocol.between_sites, **preset}
     seeds = options.seeds or (options.seed or 0,)
-    config = build_given(protocol.Config, words, preset)
+    config = _with_code(build_given(protocol.Config, words, preset), options)
+    # no path of this host's is a setting that others could open
+    return with_contents(config), dataclasses.replace(options, seeds=seeds, runtime="federated")
+
+
+def _with_code(config: Any, options: RunOptions) -> Any:
+    """Return a config that names its code by the digest of its files, which this site may import from now on.
+
+    Raises:
+        BadInput: code of no file that the run brings, or files that no setting names.
+    """
+    files = read_files(options.code)
+    found: dict[str, str] = {}
     for name, address in code_named_in(config).items():
         if is_object(address):
             raise BadInput(
-                f"{name}: objects are not allowed between sites: a site approves no code that it cannot read"
+                f"{name}: objects are not allowed between sites: a site approves no code that it cannot read; name a "
+                f"class or function of a file, {name}=MODULE:NAME, and bring it with --code MODULE.py"
             )
-    # no path of this host's is a setting that others could open
-    return with_contents(config), dataclasses.replace(options, seeds=seeds, runtime="federated")
+        if (there := packaged(files, address)) is None:
+            module = address.partition(":")[0].partition(".")[0]
+            raise BadInput(f"{name}: {shown(address)} is code that the run does not bring: give --code {module}.py")
+        found[name] = there
+    if files and not found:
+        raise BadInput(f"--code: no setting names it, such as model={Path(next(iter(files))).stem}:NAME")
+    if found:
+        from fedactors.federation.site_code import allow
+
+        allow(_site(options.federation or ""), files, "brought by a run that this site coordinates")
+    return dataclasses.replace(config, **found)
 
 
 def resume_federated(options: RunOptions, stored: Mapping[str, Any]) -> RunOptions:
@@ -887,16 +924,17 @@ def prepare_federated(protocol: Protocol, config: Any, options: RunOptions, seed
     from fedactors.federation.runtime import checkpoint_number
     from fedactors.federation.site_folder import parse_budgets, parse_limits
 
-    folder = _site(options)
+    folder = _site(options.federation or "")
     if options.resume is not None:
         parent = RunFolder.open(options.resume)
         number = checkpoint_number(parent.checkpoint_to_resume().driver)
         return _prepared(folder, protocol, config, continue_run(folder, _run_of(parent), number, "resume"), seed)
     settings = spell_infinities(as_dict(config))
     shared = seed if options.share_seed else None
-    budgets = parse_budgets(options.budget)
+    limits, files = parse_limits(options.limit), read_files(options.code)
+    budgets, signature = parse_budgets(options.budget), read_signature(options.code)
     proposal = make_proposal(
-        folder, protocol, settings, options.data or "", shared, budgets, seed, parse_limits(options.limit)
+        folder, protocol, settings, options.data or "", shared, budgets, seed, limits, digests(files), signature
     )
     return _prepared(folder, protocol, config, proposal, seed)
 
@@ -921,7 +959,7 @@ def prepare_prediction(
     from fedactors.federation.runtime import checkpoint_number
 
     _refuse_local(options)
-    folder = _site(options)
+    folder = _site(options.federation or "")
     proposal = continue_run(folder, _run_of(run), checkpoint_number(driver), "predict", options.data or "")
     return _prepared(folder, protocol, config, proposal, seed)
 
@@ -942,15 +980,13 @@ def _prepared(folder: SiteFolder, protocol: Protocol, config: Any, proposal: Pro
     return Prepared(proposal, load(config, proposal.described(), seed), make)
 
 
-def _site(options: RunOptions) -> SiteFolder:
+def _site(federation: str) -> SiteFolder:
     from fedactors.federation.identity import FEDERATION
     from fedactors.federation.site_folder import SITE, SiteFolder
 
-    path = Path(options.federation or "")
+    path = Path(federation)
     if path.name != FEDERATION:
-        raise BadInput(
-            f"--federation: {options.federation!r} is not allowed: give the {FEDERATION} in the folder of your site"
-        )
+        raise BadInput(f"--federation: {federation!r} is not allowed: give the {FEDERATION} in the folder of your site")
     read_text(path, "--federation")
     if not (path.parent / SITE).is_file():
         raise BadInput(f"--federation: {shown(str(path))} is not allowed: no {SITE} lies beside it")

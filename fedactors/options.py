@@ -229,6 +229,15 @@ class RunOptions:
         "federation: resume from the last checkpoint when a lost site is back",
         federation="only",
     )
+    code: tuple[str, ...] = _option(
+        (),
+        "federation: source files of a model, loss or metric of your own (FILE.py or a package's folder, "
+        "comma-separated), which each site's person or policy allows",
+        metavar="PATHS",
+        read=_names,
+        federation="only",
+        travels=False,
+    )
     budget: Sequence[tuple[str, str]] = _option(
         (),
         "federation: limit what the run spends of a site's privacy budget; repeatable",

@@ -70,7 +70,7 @@ class Trained:
         folder.verify()
         protocol = find_protocol(str(folder.config.get("protocol")))
         labels = [entry["label"] for entry in folder.manifest["checkpoints"]]
-        config = restore_config(protocol, folder, options.allow_import)
+        config = restore_config(protocol, folder, options.allow_import, options.federation)
         checkpoint = folder.load_checkpoint(label if label is not None else "best" if "best" in labels else None)
         check_actors(checkpoint.driver, checkpoint.actors)
         states = states_of(folder, checkpoint.actors, dict(options.checkpoint_dir), dict(options.checkpoint_key))
@@ -216,6 +216,10 @@ def export(
         except NoPart:  # a broker, say
             if party is not None:
                 raise
+    if not written:
+        there = (folder.config.get("site") or {}).get("coordinator")
+        whose = f": export there, at the site {there}" if there else ""
+        raise BadInput(f"export: {folder.path}: no actor of this run has a part of the model{whose}")
     return written
 
 

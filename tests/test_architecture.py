@@ -22,8 +22,8 @@ SOURCES = [*FRAMEWORK, *PROTOCOLS, *SCENARIOS]
 PAGE = ROOT / "docs" / "architecture.md"
 
 FLOORS = """
-errors validation | privacy | messages | config | network | actors | runs | runtime | learning | secure_sums | data |
-plugins | inspection | serving | federation | options | auditing | report | launch | trained | sweeps | api | testing |
+errors validation user_code | privacy | messages | config | network | actors | runs | runtime | learning | secure_sums |
+data | plugins | inspection | serving | federation | options | auditing | report | launch | trained | sweeps | api | testing |
 cli scenario | __main__
 """
 """The packages and modules of `fedactors` from the lowest floor up: each imports from its own floor and lower ones."""
@@ -39,7 +39,7 @@ NOT_IN_THE_API = {
 NOT_FOR_PROTOCOLS = ("fedactors.runtime.ray", "fedactors.federation", "fedactors.cli", "scenarios", "tests")
 EXPORTING = ("fedactors/__init__.py", "fedactors/testing/__init__.py")
 """Packages whose names are used from the package itself."""
-MOST_FILES, SHORTEST, LONGEST = 142, 60, 900
+MOST_FILES, SHORTEST, LONGEST = 144, 60, 900
 LONG_FILES_SAY = "one file because"
 """What the docstring of a longer file gives its reason with."""
 

@@ -86,6 +86,7 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
     site.add_argument(
         "--pkcs11", metavar="URI", help="init, renew: keep the key in this token, which gets a new key if it has none"
     )
+    site.add_argument("--signing-key", metavar="FILE", help="sign-code: a person's key (openssl genpkey), or a token's")
     site.add_argument(
         "--why",
         metavar="TEXT",

@@ -233,6 +233,12 @@ SITE_ACTIONS = {
     "stop": "RUN: stop a run that is under way, for all sites",
     "settle": "RUN: record (--why) that the proposal of an approved run is lost, so that the policy answers again. "
     "The policy no longer knows that run, for example which data it summed: judge that yourself",
+    "code": "[RUN|DIGEST]: list the source files that runs may import here, or print those of a proposed run",
+    "allow-code": "RUN|DIGEST|PATH: allow runs to import these source files here, once you have read them; each run "
+    "still needs its own approval",
+    "remove-code": "DIGEST: stop runs from importing these source files here",
+    "sign-code": "PATH: sign source files with a person's key (--signing-key), for sites whose policy.code_signers "
+    "names it; the signature is written beside PATH, and fedactors run --code PATH sends it along",
     "runs": "list all runs that were proposed here, and how each ended",
     "budget": "show the privacy budget of the data here, and how much of it runs have spent",
     "audit": "[RUN]: check and show the site's signed log, or compare it with another site's",
@@ -260,6 +266,7 @@ _OF_SITE = {
     "passphrase_file": "--passphrase-file",
     "pkcs11": "--pkcs11",
     "dns": "--dns",
+    "signing_key": "--signing-key",
 }
 _SITE_TAKES = {
     "init": ("name", "listen", "relay", "key_type", "passphrase_file", "pkcs11", "dns"),
@@ -272,6 +279,10 @@ _SITE_TAKES = {
     "stop": ("name", "why"),
     "settle": ("name", "why"),
     "audit": ("name", "verify", "against"),
+    "code": ("name",),
+    "allow-code": ("name", "why"),
+    "remove-code": ("name", "why"),
+    "sign-code": ("name", "signing_key", "passphrase_file"),
 }
 _OPERATIONS = {"status": status, "check": check, "renew": renew, "stop": stop, "audit": audit}
 _OF_FEDERATION = {
@@ -333,6 +344,8 @@ def site_command(args: argparse.Namespace) -> int:
     _refuse_others(args, _OF_SITE, _SITE_TAKES)
     if args.action == "init":
         return _init_site(args)
+    if args.action == "sign-code":
+        return _sign_code(args)
     from fedactors.federation.identity import parse_address
     from fedactors.federation.site_folder import SiteFolder
 
@@ -347,6 +360,8 @@ def site_command(args: argparse.Namespace) -> int:
         return _list(folder, args)
     if args.action == "budget":
         return _budget(folder, args)
+    if args.action in ("code", "allow-code", "remove-code"):
+        return _code(folder, args)
     return _about_run(folder, args)
 
 
@@ -526,6 +541,72 @@ def _budget(folder: SiteFolder, args: argparse.Namespace) -> int:
     return 0
 
 
+def _sign_code(args: argparse.Namespace) -> int:
+    from fedactors.federation.site_code import sign_code
+
+    path, key = _need(args.name, "PATH"), _need(args.signing_key, "--signing-key")
+    digest, file = sign_code(path_of(path, "PATH"), path_of(key, "--signing-key"), _passphrase(args))
+    return answer(args.format, {"code": digest, "signature": str(file)}, f"{file}: signs code {digest}")
+
+
+def _code(folder: SiteFolder, args: argparse.Namespace) -> int:
+    from fedactors.federation.approval import kept_proposals
+    from fedactors.federation.site_code import (
+        allow,
+        allowed_code,
+        code_digest,
+        files_at,
+        proposed_code,
+        remove,
+        waiting_files,
+    )
+
+    allowed, waiting = allowed_code(folder), proposed_code(folder)
+    if args.name is None and args.action == "code":
+        listed: list[dict[str, Any]] = [
+            {"code": one, "allowed": one in allowed, "files": list(waiting_files(folder, one) or ())}
+            for one in (*allowed, *waiting)
+        ]
+        if args.format == "json":
+            print_json({"site": folder.name, "code": listed})
+        elif listed:
+            rows = [[one["code"][:12], "yes" if one["allowed"] else "no", ", ".join(one["files"])] for one in listed]
+            print_table(["code", "allowed", "files"], rows, wrap=sys.stdout.isatty())
+        else:
+            say("no code is allowed here, and none waits")
+        return 0
+    name = _need(args.name, "RUN, DIGEST or PATH")
+    files: dict[str, bytes] | None = None
+    if args.action == "allow-code" and Path(name).expanduser().exists():
+        files = files_at(name)
+    else:
+        runs = {run: digest for run, one in kept_proposals(folder).items() if (digest := code_digest(one)) is not None}
+        known = {**{one: one for one in (*allowed, *waiting)}, **({} if args.action == "remove-code" else runs)}
+        otherwise = f"is no code here (its code: {', '.join(one[:12] for one in (*allowed, *waiting)) or 'none'})"
+        digest = known[one_run(name, known, otherwise)]
+        files = waiting_files(folder, digest)
+        if files is None:
+            raise BadInput(f"RUN: the files of its code {digest[:12]} are not here: ask its coordinator for them")
+        if args.action == "remove-code":
+            if digest not in allowed:
+                raise BadInput(f"DIGEST: {digest[:12]} is not allowed here: there is nothing to remove")
+            remove(folder, digest, why := one_line(args.why or ""))
+            return answer(args.format, {"code": digest, "allowed": False, "why": why}, f"{digest}: removed")
+    if args.action == "code":
+        texts = {one: content.decode(errors="backslashreplace") for one, content in files.items()}
+        if args.format == "json":
+            print_json({"code": digest, "allowed": digest in allowed, "files": texts})
+            return 0
+        say(f"code {digest}: {'allowed' if digest in allowed else 'not allowed'} here")
+        for one, text in texts.items():
+            say(f"\n--- {one}")
+            for number, line in enumerate(text.split("\n"), start=1):  # no line of it looks like one of ours
+                say(f"{number:5} {line}")
+        return 0
+    digest = allow(folder, files, why := one_line(args.why or ""))
+    return answer(args.format, {"code": digest, "allowed": True, "why": why}, f"{digest}: allowed ({', '.join(files)})")
+
+
 def _about_run(folder: SiteFolder, args: argparse.Namespace) -> int:
     from fedactors.federation.approval import (
         UNREADABLE,
@@ -703,6 +784,7 @@ def describe(folder: SiteFolder, proposal: Proposal) -> dict[str, Any]:
         num_predictions,
         on_loss,
     )
+    from fedactors.federation.site_code import code_digest
     from fedactors.inspection import describe_messages, describe_predictions, describe_protections
     from fedactors.runs.metrics import jsonable
 
@@ -711,6 +793,7 @@ def describe(folder: SiteFolder, proposal: Proposal) -> dict[str, Any]:
     return {
         "site": folder.name,
         **as_tree(proposal),
+        "code_digest": code_digest(proposal),
         "config": spell_infinities(as_dict(config)),  # as it is read, with what the proposal leaves out
         "hosts": dict(folder.federation.hosts),
         "most": vars(proposal.limits.within(folder.policy.limits, folder.name)),
@@ -764,6 +847,9 @@ def _print_proposal(shown: dict[str, Any], say: Callable[[str], object] = say) -
     if shown["purpose"] == "predict":
         say(f"that run predicted {shown['predictions']} times before")
     say(f"source {shown['source']}, the same as here; federation.toml is version {shown['federation_version']}")
+    if shown["code"]:
+        say(f"code of its own, which you have allowed here: {', '.join(shown['code'])}, SHA-256 {shown['code_digest']}")
+        say("  it runs with all rights of this site's process: fedactors site code RUN prints it")
     say(f"data: {', '.join(f'{name} of {site}' for site, name in shown['data'].items())}; yours: {mine or 'none'}")
     task = shown["task"]
     skipped = () if task["layout"] == "vertical" else _ROWS

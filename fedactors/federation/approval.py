@@ -28,13 +28,14 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors import __version__
 from fedactors.actors.remote import DRIVER, endpoints, ordinal
-from fedactors.config import code_named_in, drawn_from_seed, named_files, source_on_disk
+from fedactors.config import drawn_from_seed, named_files, source_on_disk
 from fedactors.data.databases import TableSource
 from fedactors.data.layouts.relational import label_parties
 from fedactors.data.layouts.vertical import RelationalData
 from fedactors.data.new_rows import StoredState
 from fedactors.errors import BadInput, FedactorsError, Refused
 from fedactors.federation.identity import Federation, check_name
+from fedactors.federation.site_code import check_named, why_not_allowed
 from fedactors.federation.site_folder import (
     Amount,
     DataName,
@@ -91,6 +92,10 @@ class Proposal:
     """Of what all parties draw alike: the split, the batches. It follows who is spawned, and with what."""
     limits: RunLimits = field(default_factory=RunLimits)
     """What it takes at most of each site's machine, as far as it says."""
+    code: dict[str, str] = field(default_factory=dict)
+    """SHA-256 of each source file that it brings, by name; see `site_code`."""
+    code_signature: str = ""
+    """Of a person who vouches for that code, in hexadecimal digits."""
 
     @property
     def digest(self) -> str:
@@ -125,6 +130,8 @@ def make_proposal(
     budget: Mapping[str, Amount] | None = None,
     run_seed: int = 0,
     limits: RunLimits | None = None,
+    code: Mapping[str, str] | None = None,
+    code_signature: str = "",
 ) -> Proposal:
     """Return what the site of `folder` asks for as the coordinator.
 
@@ -137,6 +144,8 @@ def make_proposal(
         budget: what it takes at most of the sites' privacy budgets.
         run_seed: of what all parties draw alike.
         limits: what it takes at most of each site's machine.
+        code: SHA-256 of the source files that its settings name, by file.
+        code_signature: of a person who vouches for that code.
 
     Raises:
         BadInput: `data` are something else, or the coordinator's data have no label.
@@ -164,6 +173,8 @@ def make_proposal(
         budget=dict(budget or {}),
         seed=run_seed,
         limits=limits or RunLimits(),
+        code=dict(code or {}),
+        code_signature=code_signature,
     )
     check_proposal(read_proposal(as_tree(made)), folder)
     return made
@@ -203,8 +214,13 @@ def read_proposal(tree: Any) -> Proposal:
     return made
 
 
-def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, Any]:
+def check_proposal(proposal: Proposal, folder: SiteFolder, *, may_wait: bool = False) -> tuple[Protocol, Any]:
     """Return the protocol and the config that a proposal asks for, if this site could take part.
+
+    Args:
+        proposal: what is asked for.
+        folder: the site's.
+        may_wait: whether its code may wait for this site's person: what follows from the code is then not checked yet.
 
     Raises:
         BadInput: it is for another federation or other code, names code or data that there are not, or other facts of
@@ -213,6 +229,10 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
     protocol, config = _check_alone(proposal, folder.federation, folder.name)
     with closed_to_others(folder.name):
         _check_here(proposal, folder, protocol, config)
+    if why := why_not_allowed(folder, proposal):  # none of it is imported before
+        if may_wait:
+            return protocol, config
+        raise BadInput(f"{folder.name}: {why}").telling(f"{folder.name}: its code is not allowed here")
     spawned = spawned_by(protocol, config, proposal)
     with closed_to_others(folder.name):
         if (load := loader(protocol, is_new=proposal.purpose == "predict")) is not None:
@@ -272,8 +292,7 @@ def _check_alone(proposal: Proposal, federation: Federation, me: str) -> tuple[P
         raise BadInput(f"proposal: config.{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     if files := named_files(config):
         raise BadInput(f"proposal: config.{next(iter(files))}: a path is not allowed between sites: give the content")
-    if named := code_named_in(config):
-        raise BadInput(f"proposal: config.{next(iter(named))}: your own code does not run over a federation yet")
+    check_named(proposal, config, me)
     if seeded := drawn_from_seed(config):  # the proposer of the seed, or of a resume, could take them off
         raise BadInput(
             f"proposal: config.{seeded[0]}: noise and masks do not follow from the run's seed over a federation"
@@ -559,6 +578,8 @@ def why_a_person(config: Any, proposal: Proposal, folder: SiteFolder) -> str:
     """Return why a proposal waits for this site's person whatever its policy allows; empty: it does not."""
     if proposal.shared_seed is not None:
         return "it shares its seed"
+    if why := why_not_allowed(folder, proposal):
+        return why
     allowed, name = folder.policy.data, proposal.data.get(folder.name)
     is_resumed = proposal.purpose == "resume"  # of the data that were answered for before
     if not is_resumed and allowed is not None and name is not None and name not in allowed:  # new rows to predict, too
@@ -758,7 +779,7 @@ def _check_earlier(proposal: Proposal, folder: SiteFolder) -> None:
         BadInput: it is not, or the earlier run was never approved.
     """
     earlier = _earlier(folder, proposal.earlier)
-    fixed = {"coordinator", "protocol", "config", "task", "shared_seed", "budget", "seed", "limits"}
+    fixed = {"coordinator", "protocol", "config", "task", "shared_seed", "budget", "seed", "limits", "code"}
     fixed |= {"data"} if proposal.purpose == "resume" else set()
     for name in sorted(fixed):
         if getattr(proposal, name) != getattr(earlier, name):
@@ -1023,7 +1044,8 @@ def _read_approved(path: Path, *, is_answered: bool) -> tuple[Proposal | None, s
     config = {name: value for name, value in whole.config.items() if name == "secure_aggregation"}
     config[_SETTINGS] = _settings_of(whole)
     task = TaskFacts(layout=whole.task.layout, type=whole.task.type, classes=whole.task.classes)
-    made: Proposal = replace(whole, config=config, task=task, budget={})  # type: ignore[type-var]
+    small: dict[str, Any] = {"config": config, "task": task, "budget": {}, "code": {}, "code_signature": ""}
+    made: Proposal = replace(whole, **small)  # type: ignore[type-var]
     return made, whole.digest
 
 

@@ -204,6 +204,22 @@ def is_known(public: Any) -> bool:
     )
 
 
+def read_public_key(text: str, where: str) -> PublicKey:
+    """Return the public key of a person, as PEM.
+
+    Raises:
+        BadInput: it is none, named as `where`.
+    """
+    try:
+        key = serialization.load_pem_public_key(text.encode())
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not is_known(key):
+        raise BadInput(f"{where}: is no public key: give Ed25519 or ECDSA P-256 as PEM (openssl pkey -pubout)")
+    found: PublicKey = key  # type: ignore[assignment]
+    return found
+
+
 def sign(key: PrivateKey, data: bytes) -> bytes:
     """Return the signature of `data`: Ed25519, or ECDSA with SHA-256."""
     return key.sign(data) if isinstance(key, Ed25519PrivateKey) else key.sign(data, ec.ECDSA(hashes.SHA256()))

@@ -308,13 +308,20 @@ class RayActorHost(ActorHost):
         address: of the cluster; `cluster.EMBEDDED` for one that begins and ends with the run.
         package: the protocol's.
         source: digest of the code that was approved.
+        code: source files that the run brings.
     """
 
     def __init__(
-        self, boundary: SiteBoundary, address: str, call_timeout: float, package: str = "", source: str = ""
+        self,
+        boundary: SiteBoundary,
+        address: str,
+        call_timeout: float,
+        package: str = "",
+        source: str = "",
+        code: Mapping[str, bytes] | None = None,
     ) -> None:
         self._boundary = boundary
-        self._package, self._source = package, source
+        self._package, self._source, self._code = package, source, dict(code or {})
         self._address = address
         self._call_timeout = call_timeout
         self._has_ended = False
@@ -436,6 +443,7 @@ class RayActorHost(ActorHost):
             repeats=0,
             is_between_organisations=True,
             package=self._package,
+            code=self._code,
         )
         found, self.reports = await self._ask("spawn", list(actor_specs), settings, known, self._source)
         transport.update(found[DRIVER])

@@ -33,6 +33,7 @@ from fedactors.federation.handshake import dial
 from fedactors.federation.hosting import ActorAddress, Gate, make_book
 from fedactors.federation.operations import log_end
 from fedactors.federation.session import REFUSED, TURNED_AWAY, Connection, Hello, Limits, LineLimit, value_of
+from fedactors.federation.site_code import files_to_send
 from fedactors.federation.site_folder import SiteFolder
 from fedactors.messages.codec import encode, encode_parts, type_name
 from fedactors.messages.ledger import Ledger, Usage, merged
@@ -511,8 +512,10 @@ class FederatedRuntime(Runtime):
                 _log.warning("%s is away, and the run goes on without it: %s", site, error.message)
         waiting = dict.fromkeys(self._sites)
 
+        files = files_to_send(self._folder, proposal)
+
         async def ask(site: str) -> None:
-            await self._sites[site].ask(("propose", (as_tree(proposal),)), "the approval")
+            await self._sites[site].ask(("propose", (as_tree(proposal), files)), "the approval")
             del waiting[site]
             if waiting:
                 tell()

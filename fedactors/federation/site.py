@@ -7,6 +7,8 @@ who waits     for what                                      no longer than
 a driver      its proposal to be answered                   `approval_seconds`
 a run         its driver to ask for its first step          `approval_seconds`
 others        one run at a time: they are refused
+
+It is one file because who may connect, propose and begin is decided together.
 """
 
 from __future__ import annotations
@@ -82,6 +84,7 @@ from fedactors.federation.session import (
     peer_address,
     value_of,
 )
+from fedactors.federation.site_code import take_code
 from fedactors.federation.site_folder import SiteFolder, open_to_others, to_tell
 from fedactors.federation.site_run import CALLS, PAYLOADS, SiteRun, memory_of
 from fedactors.plugins import Protocol
@@ -511,7 +514,8 @@ class SiteProcess:
                 )
             self._check_name(peer, proposal.data.get(self.folder.name))
             await asyncio.to_thread(_get_ready)
-            protocol, config = await self._checked(proposal)
+            await asyncio.to_thread(take_code, self.folder, proposal, args[1:])
+            protocol, config = await self._checked(proposal, may_wait=True)
             hosts = dict(self.folder.federation.hosts)
             with closed_to_others(self.folder.name):  # it reads the log, however long it is
                 is_return = has_quorum(config) and await asyncio.to_thread(self._is_known, proposal, hosts)
@@ -650,7 +654,7 @@ class SiteProcess:
         self._watching.add_done_callback(partial(self._watch_ended, self.run))
         self._show()
 
-    async def _checked(self, proposal: Proposal) -> tuple[Protocol, Any]:
+    async def _checked(self, proposal: Proposal, *, may_wait: bool = False) -> tuple[Protocol, Any]:
         """Check a proposal, one at a time, for as long as settings, query and log take; others are answered meanwhile.
 
         Raises:
@@ -658,10 +662,12 @@ class SiteProcess:
         """
         is_unwanted = threading.Event()
 
+        work = partial(check_proposal, proposal, self.folder, may_wait=may_wait)
+
         def check() -> tuple[Protocol, Any]:
             begun = time.thread_time()
             try:
-                return within_bounds(CHECK_SECONDS, check_proposal, proposal, self.folder, is_unwanted=is_unwanted)
+                return within_bounds(CHECK_SECONDS, work, is_unwanted=is_unwanted)
             finally:
                 self._checked_for[proposal.coordinator].append((time.monotonic(), time.thread_time() - begun))
 

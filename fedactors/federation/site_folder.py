@@ -110,6 +110,7 @@ from fedactors.federation.identity import (
     public_bytes,
     read_key,
     read_private,
+    read_public_key,
     read_revoked,
     tls,
     without_replaced,
@@ -120,6 +121,7 @@ from fedactors.messages.codec import wire_type
 from fedactors.plugins import Protocol, find_protocol
 from fedactors.privacy.accounting import PrivacyRecord, claims
 from fedactors.runs.storage import PRIVATE_FILE, json_bytes, write_atomic
+from fedactors.user_code import look_in
 from fedactors.validation import (
     address_of,
     files_at,
@@ -272,6 +274,10 @@ class Policy:
     """What one run may announce to take of a budget, which counts whole if it breaks off."""
     changed_data: Literal["warn", "refuse"] = "warn"
     """What becomes of a run whose data here are others when it begins than when it was approved."""
+    code: Literal["refuse", "person", "signed"] = "refuse"
+    """Who lets runs import code that they bring: nobody, this site's person, or a signature of `code_signers` alone."""
+    code_signers: dict[str, str] = field(default_factory=dict)
+    """Public keys by name, one of which must have signed such code; none: it needs no signature."""
 
     def check(
         self, site: str, coordinator: str, protocol: str, config: Any, stated: Mapping[str, Any] | None = None
@@ -738,6 +744,8 @@ def _table_at(where: str, table: str) -> str:
 KEY, NEXT_KEY, CERTIFICATE = "key.pem", "key.next.pem", "certificate.pem"
 TLS_KEY, LONGEST_FEDERATION = "tls.pem", 1 << 20
 SITE, KNOWN = "site.toml", "known.json"
+CODE = "code"
+"""Folder of the code that runs may import; see `site_code`."""
 _LOCK_SECONDS = 5.0
 EMBEDDED = "embedded"
 """A Ray of the site's own that begins and ends with each run."""
@@ -1125,6 +1133,7 @@ class SiteFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
+        look_in(self.path / CODE)
         file = self.path / SITE
         found = self._read_site()
         self.name = check_name(found.name, f"{file}: name")
@@ -1179,6 +1188,10 @@ class SiteFolder:
             check_name(name, f"{file}: data")
             if table.get("budget") is not None:
                 _check_counted(table, f"{file}: data.{name}")
+        if found.policy.code == "signed" and not found.policy.code_signers:
+            raise BadInput(f'{file}: policy.code_signers: missing: "signed" needs the public key of a signer')
+        for person, text in found.policy.code_signers.items():
+            read_public_key(text, f"{file}: policy.code_signers.{person}")
         self._seen, self._data, self.policy = seen, found.data, found.policy
         return found
 

@@ -52,6 +52,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 import psutil
 
+from fedactors import user_code
 from fedactors.actors.remote import DRIVER
 from fedactors.data.layouts.horizontal import HorizontalData, HorizontalPart
 from fedactors.data.layouts.relational import TableOwner
@@ -93,6 +94,7 @@ from fedactors.federation.session import (
     parts_of,
     value_of,
 )
+from fedactors.federation.site_code import code_digest
 from fedactors.federation.site_folder import (
     ANY,
     Amount,
@@ -191,7 +193,10 @@ def folder_of(site: SiteFolder, proposal: Proposal, protocol: Protocol, parent: 
         "config": proposal.config,
         "site": {"name": site.name, "coordinator": proposal.coordinator, "run": proposal.run},
     }
-    return RunFolder.create(site.path / "runs", proposal.run, 0, described, parent=parent)
+    made = RunFolder.create(site.path / "runs", proposal.run, 0, described, parent=parent)
+    if (digest := code_digest(proposal)) is not None:
+        made.keep_code(digest)
+    return made
 
 
 def seal(label: str, number: int, seed: int, now: float, frames: Mapping[str, bytes], actors: ActorHost) -> bytes:
@@ -1007,7 +1012,9 @@ class SiteRun:
             return LocalActorHost(self)
         from fedactors.federation.ray_hosting import RayActorHost
 
-        return RayActorHost(self, ray, self._limits.call, package_of(self._protocol), self.proposal.source)
+        package, digest = package_of(self._protocol), code_digest(self.proposal)
+        code = None if digest is None else user_code.files_of(digest)
+        return RayActorHost(self, ray, self._limits.call, package, self.proposal.source, code)
 
     # --- for the driver, whose site is the coordinator's ---
 

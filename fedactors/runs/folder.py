@@ -9,6 +9,7 @@
     ledger.parquet            every message that left a party (ledger.arrows while the run lasts)
     checkpoints/<label>/<actor>.ckpt    one file an actor, in a folder of its party; ``_driver.ckpt`` is the driver's
     predictions.jsonl         what predictions with the model have released, as lines of privacy.jsonl
+    code/DIGEST/              source files that the run brought to other sites; their folder's name proves them
     audit.json                what `fedactors audit` found by replays and attacks, if it was asked to
 
 No file holds a secret: no variable of the environment, no password, no command line. A file that the manifest does not
@@ -64,12 +65,14 @@ from fedactors.runs.storage import (
     write_atomic,
     write_synced,
 )
+from fedactors.user_code import files_of, look_in, write_folder
 from fedactors.validation import LARGEST_FILE, shown
 
 SCHEMA_VERSION = 1
 KIND = "fedactors-run"
 MANIFEST = "manifest.json"
 CONFIG = "config.json"
+CODE = "code"
 ENVIRONMENT = "environment.json"
 ROUND_METRICS = "metrics/round_metrics.jsonl"
 SUMMARY = "metrics/summary.json"
@@ -211,7 +214,13 @@ class RunFolder:
                 f"{folder}: schema_version {shown(found.get('schema_version'))} is not allowed: "
                 f"this version of fedactors reads {SCHEMA_VERSION}"
             )
+        look_in(folder / CODE)
         return cls(folder, parse(schemas.Manifest, data, f"{folder}: {MANIFEST}"))
+
+    def keep_code(self, digest: str) -> None:
+        """Keep the source files of a run between sites, for exports and audits of it."""
+        (self.path / CODE).mkdir(exist_ok=True)
+        write_folder(self.path / CODE, files_of(digest))
 
     @property
     def location(self) -> str:

@@ -165,7 +165,7 @@ def test_an_approval_is_of_the_very_proposal_that_was_shown(quiet: World) -> Non
                 "bank=customers,shop=orders",
                 "bottom_model=os:system",
             ),
-            "your own code does not run over a federation yet",
+            "is code that the run does not bring: give --code os.py",
         ),
         (
             ("run", "pubsub-vfl", "--federation", "x.toml", "--data", "a=b", "--runtime", "ray"),

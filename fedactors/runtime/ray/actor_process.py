@@ -31,6 +31,7 @@ from typing import Any, TypeVar
 
 import ray
 
+from fedactors import user_code
 from fedactors.actors.actor import queue_for_core
 from fedactors.actors.context import NOWHERE, Ref, Work
 from fedactors.actors.remote import DRIVER, REPEATS
@@ -150,6 +151,8 @@ class Settings:
     """Whether others than the own organisation have parts in the run: secrets then come from the system."""
     package: str = ""
     """The protocol's, whose code each process says the digest of; empty: nobody wants it."""
+    code: Mapping[str, bytes] = field(default_factory=dict)
+    """Source files that the run brings, which each process may import."""
 
 
 T = TypeVar("T")
@@ -518,6 +521,8 @@ class ActorProcess:
         self._check_driver(driver, Life.CREATED)
         host = ray.get_runtime_context().get_node_id()
         self._shared = SharedParts(self._name, host)
+        if self._settings.code:
+            user_code.hold(self._settings.code)
         for spec in self._actor_specs:
             self._actors[spec.name] = HostedActor(spec, self._states[spec.name], self._settings, self._shared)
         path = ""

@@ -1,0 +1,225 @@
+"""Source files that an organisation proposes to others, and that are imported by their digest.
+
+    --code nets.py model=nets:Net         →  model=fedactors_code_DIGEST.nets:Net
+
+DIGEST is the SHA-256 of all file names and contents. The files are imported from memory after their digest was computed
+again, as modules of the package `fedactors_code_DIGEST`, so that two versions never meet under one name and no module
+that is installed is replaced. Between them they import one another relatively (``from . import layers``).
+Who may import them is decided elsewhere: `check_trusted` for run folders, `Approval` of code at sites.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import re
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import FunctionType, ModuleType
+
+from fedactors.errors import BadInput
+from fedactors.validation import shown
+
+PACKAGE = "fedactors_code_"
+FILE = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_]*/){0,7}[A-Za-z_][A-Za-z0-9_]*\.py")
+DIGEST = re.compile(r"[0-9a-f]{64}")
+MOST_FILES, MOST_BYTES = 200, 4_000_000
+"""Of one code, on disk."""
+
+Files = Mapping[str, bytes]
+"""Contents by name, relative to the folder that the modules lie in: ``nets.py``, ``nets/layers.py``."""
+
+_held: dict[str, dict[str, bytes]] = {}
+_folders: list[Path] = []
+_lock = threading.Lock()
+
+
+def read_files(paths: Iterable[str | Path], what: str = "--code") -> dict[str, bytes]:
+    """Return the source files at paths, each a module or the folder of a package.
+
+    Raises:
+        BadInput: nothing is there, a name that Python cannot import, or too much.
+    """
+    found: dict[str, bytes] = {}
+    for path in map(Path, paths):
+        path = path.expanduser()
+        if not path.exists():
+            raise BadInput(f"{what}: {shown(str(path))} does not exist")
+        files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+        if not files:
+            raise BadInput(f"{what}: {shown(str(path))} holds no .py file")
+        base = path.resolve().parent
+        for file in files:
+            name = file.resolve().relative_to(base).as_posix() if file.resolve().is_relative_to(base) else file.name
+            if not FILE.fullmatch(name):
+                raise BadInput(
+                    f"{what}: {shown(name)} is not allowed: a module is a .py file, its name and its folders' are "
+                    "letters, digits and underscores"
+                )
+            if name in found:
+                raise BadInput(f"{what}: {shown(name)} is given twice")
+            found[name] = file.read_bytes()
+    _check_amount(found, what)
+    return found
+
+
+SIGNATURE = ".sig"
+
+
+def read_signature(paths: Sequence[str | Path]) -> str:
+    """Return what `fedactors site sign-code` has written beside the first path; empty: nothing is there."""
+    file = Path(f"{Path(paths[0]).expanduser()}{SIGNATURE}") if paths else None
+    return file.read_text().strip() if file is not None and file.is_file() else ""
+
+
+def _check_amount(files: Files, what: str) -> None:
+    size = sum(map(len, files.values()))
+    if len(files) > MOST_FILES or size > MOST_BYTES:
+        raise BadInput(
+            f"{what}: {len(files)} files of {size} bytes are too many: at most {MOST_FILES} of {MOST_BYTES} bytes"
+        )
+
+
+def digests(files: Files) -> dict[str, str]:
+    """Return the SHA-256 of each file, by name."""
+    return {name: hashlib.sha256(files[name]).hexdigest() for name in sorted(files)}
+
+
+def digest_of(digests: Mapping[str, str]) -> str:
+    """Return the digest of a code by the `digests` of its files."""
+    return hashlib.sha256(json.dumps(sorted(digests.items())).encode()).hexdigest()
+
+
+def hold(files: Files) -> str:
+    """Make files importable in this process; return their digest."""
+    _check_amount(files, "code")
+    digest = digest_of(digests(files))
+    with _lock:
+        _held.setdefault(digest, dict(files))
+    return digest
+
+
+def look_in(folder: Path) -> None:
+    """Let code be found in the folders of a folder that are named by their digests."""
+    with _lock:
+        if folder not in _folders:
+            _folders.append(folder)
+
+
+def files_of(digest: str) -> dict[str, bytes]:
+    """Return the files of a digest.
+
+    Raises:
+        BadInput: they are not here, or were changed.
+    """
+    with _lock:
+        held, folders = _held.get(digest), tuple(_folders)
+    if held is not None:
+        return held
+    for folder in folders:
+        if (folder / digest).is_dir():
+            found = read_folder(folder / digest)
+            hold(found)
+            return found
+    raise BadInput(f"code {digest[:12]}: its files are not here: fedactors site code lists those of a site")
+
+
+def read_folder(folder: Path) -> dict[str, bytes]:
+    """Return the files in a folder that is named by their digest.
+
+    Raises:
+        BadInput: they have another one.
+    """
+    found = {file.relative_to(folder).as_posix(): file.read_bytes() for file in sorted(folder.rglob("*.py"))}
+    if digest_of(digests(found)) != folder.name:
+        raise BadInput(f"code {folder.name[:12]}: its files in {folder} were changed")
+    return found
+
+
+def write_folder(folder: Path, files: Files) -> Path:
+    """Write files into a folder of `folder` that is named by their digest, unless it is there; return it."""
+    made = folder / digest_of(digests(files))
+    if made.is_dir():
+        read_folder(made)
+        return made
+    part = made.with_name(f".{made.name}.part")
+    for name, content in files.items():
+        path = part / name
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_bytes(content)
+    part.rename(made)
+    return made
+
+
+def packaged(files: Files, address: str) -> str | None:
+    """Return an address in the package of files, ``fedactors_code_DIGEST.nets:Net``; None: it names none of them."""
+    top = address.partition(":")[0].partition(".")[0]
+    modules = {name.partition("/")[0].removesuffix(".py") for name in files}
+    return f"{PACKAGE}{digest_of(digests(files))}.{address}" if top in modules else None
+
+
+def digest_in(address: str) -> str | None:
+    """Return the digest of the code that an address is in; None: it is in no such code."""
+    package = address.partition(":")[0].partition(".")[0]
+    digest = package.removeprefix(PACKAGE)
+    return digest if package.startswith(PACKAGE) and DIGEST.fullmatch(digest) else None
+
+
+def is_defined_in(digest: str, found: object) -> bool:
+    """Say whether something is a function or class of a code's own files, or a list of such."""
+    if isinstance(found, list | tuple):
+        return all(is_defined_in(digest, one) for one in found)
+    is_kind = isinstance(found, type | FunctionType)
+    return is_kind and str(getattr(found, "__module__", "")).partition(".")[0] == PACKAGE + digest
+
+
+class _Loader(importlib.abc.InspectLoader):
+    """Imports modules from files in memory."""
+
+    def __init__(self, digest: str, files: Files) -> None:
+        self._digest, self._files = digest, files
+
+    def name_of(self, fullname: str) -> str | None:
+        """Return the file of a module; empty for a package that has none, None for no module."""
+        below = fullname.partition(".")[2].replace(".", "/")
+        if not below:
+            return ""
+        for name in (f"{below}/__init__.py", f"{below}.py"):
+            if name in self._files:
+                return name
+        return "" if any(name.startswith(f"{below}/") for name in self._files) else None
+
+    def is_package(self, fullname: str) -> bool:
+        """Say whether a module is a package."""
+        name = self.name_of(fullname)
+        return not name or name.endswith("/__init__.py")
+
+    def get_source(self, fullname: str) -> str:
+        """Return the text of a module."""
+        name = self.name_of(fullname)
+        return importlib.util.decode_source(self._files[name]) if name else ""
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the modules of `fedactors_code_DIGEST`."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return the module of a code that this process has."""
+        if (digest := digest_in(fullname)) is None:
+            return None
+        loader = _Loader(digest, files_of(digest))
+        name = loader.name_of(fullname)
+        if name is None:
+            return None
+        origin = f"<code {digest[:12]}>/{name}"
+        return importlib.util.spec_from_loader(fullname, loader, origin=origin, is_package=loader.is_package(fullname))
+
+
+sys.meta_path.append(_Finder())

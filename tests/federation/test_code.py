@@ -1,0 +1,367 @@
+"""A model of one's own between sites: its files travel by digest, each site allows them, and nobody imports others."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedactors import load_part, user_code
+from fedactors.cli.main import main
+from fedactors.config import as_dict, build, spell_infinities
+from fedactors.errors import BadInput, FedactorsError
+from fedactors.federation import site_code
+from fedactors.federation.approval import as_tree, check_proposal, kept_proposals, make_proposal
+from fedactors.federation.site_code import allowed_code, proposed_code
+from fedactors.federation.site_folder import SITE
+from fedactors.plugins import find_protocol
+from fedactors.protocols.horizontal.config import HorizontalConfig
+from fedactors.protocols.horizontal.data import load_data
+from fedactors.protocols.horizontal.run import run as run_horizontal
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
+from tests.federation.hostile_sites import Rogue
+from tests.federation.test_ray_sites import ACTOR, WithRay
+from tests.federation.world import BANK, SHOP, World
+
+NETS = """
+import pathlib
+from torch import nn
+pathlib.Path({marker!r}).touch()
+
+class Net(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.trunk, self.head = nn.Linear(inputs[0], 6), nn.Linear(6, outputs)
+
+    def forward(self, x):
+        return self.head(self.trunk(x).tanh())
+
+def loss(outputs, targets):
+    return nn.functional.binary_cross_entropy_with_logits(outputs.flatten(), targets.float().flatten())
+"""
+RUN = ("--data", "bank=patients,shop=cases", "num_rounds=3", "local_baseline=false", "--format=json")
+
+
+def allow(world: World, policy: str = 'code = "person"', names: tuple[str, ...] = (BANK, SHOP)) -> None:
+    for name in names:
+        file = world.path / name / SITE
+        file.write_text(f"{file.read_text()}\n[policy]\n{policy}\n")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    (tmp_path / "nets.py").write_text(NETS.format(marker=str(tmp_path / "imported")))
+    yield made
+    made.stop()
+
+
+def begin(world: World, policy: str = 'code = "person"', names: tuple[str, ...] = (BANK, SHOP)) -> None:
+    allow(world, policy, names)
+    for name in (BANK, SHOP):
+        world.start(name)
+
+
+def words(world: World, *more: str) -> list[str]:
+    federation, out = str(world.path / BANK / "federation.toml"), str(world.path / "runs")
+    return ["run", "horizontal", "--federation", federation, "--out", out, *RUN, *more]
+
+
+def own(world: World, *more: str) -> list[str]:
+    return words(world, "--code", str(world.path / "nets.py"), "model=nets:Net", "loss=nets:loss", *more)
+
+
+def proposed_to(world: World, name: str, known: int = 0) -> str:
+    end = time.monotonic() + 60
+    while len(found := list(kept_proposals(world.folder(name)))) <= known:
+        assert time.monotonic() < end, "nothing was proposed"
+        time.sleep(0.05)
+    return found[-1]
+
+
+def as_person(world: World, known: int = 0) -> threading.Thread:
+    """The person of each site, who allows the code and approves the run."""
+
+    def work() -> None:
+        for name in (BANK, SHOP):
+            run, folder = proposed_to(world, name, known), str(world.path / name)
+            if name == SHOP and not allowed_code(world.folder(SHOP)):
+                assert main(["site", "approve", run, "--folder", folder]) == 2  # not before its code
+                assert main(["site", "code", run, "--folder", folder]) == 0
+                assert main(["site", "allow-code", run, "--folder", folder, "--why", "read it"]) == 0
+            assert main(["site", "show", run, "--folder", folder]) == 0
+            assert main(["site", "approve", run, "--folder", folder]) == 0
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def last(out: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(next(line for line in reversed(out.splitlines()) if line.startswith('{"')))
+    return found
+
+
+def test_a_model_and_loss_train_resume_predict_and_export(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    begin(world)
+    person = as_person(world)
+    assert main(own(world, "--share-seed", "--seed", "7")) == 0
+    person.join(30)
+    said = capsys.readouterr()
+    run = last(said.out)
+    assert "is not allowed here: read it with fedactors site code" in said.err
+    assert "class Net" in said.out
+    assert "code of its own, which you have allowed here: nets.py" in said.out
+    [line] = [one for one in world.audit(SHOP) if one["what"] == "allowed_code"]
+    assert (line["why"], line["files"]) == ("read it", "nets.py")
+
+    address = json_of(run)["model"]
+    assert user_code.digest_in(address) == line["code"]
+    alone = as_in_one_process(world, run)
+    assert {key: run["metrics"][key] for key in alone} == pytest.approx(alone)
+
+    person = as_person(world, known=1)
+    federation = str(world.path / BANK / "federation.toml")
+    again = ["run", "horizontal", "--federation", federation, "--resume", run["run"], "--out", str(world.path / "runs")]
+    assert main([*again, "--format=json"]) == 0
+    person.join(30)
+    assert last(capsys.readouterr().out)["metrics"] == run["metrics"]
+
+    person = as_person(world, known=2)
+    flags = ("--federation", federation, "--data", "bank=patients,shop=cases", "--output", "said.csv")
+    assert main(["predict", run["run"], *flags]) == 0
+    person.join(30)
+    [said_there] = (world.path / SHOP).rglob("said-shop.csv")
+    assert len(said_there.read_text().splitlines()) == 61
+
+    to = ("--output", str(world.path / "part"))
+    [other] = (world.path / SHOP / "runs").glob(f"*-{list(kept_proposals(world.folder(SHOP)))[1]}-0")
+    both = f"--allow-import={address},{json_of(run)['loss']}"
+    assert main(["export", str(other), *to, both]) == 2
+    assert "no actor of this run has a part of the model: export there, at the site bank" in capsys.readouterr().err
+    # the server, which has the model, is at the bank
+    [there] = (world.path / BANK / "runs").glob(f"*-{list(kept_proposals(world.folder(BANK)))[1]}-0")
+    assert main(["export", str(there), *to, f"--allow-import={address}"]) == 2  # the loss is code too
+    assert main(["export", str(there), *to, both]) == 0
+    [file] = (world.path / "part").rglob("part.json")
+    part = load_part(file.parent, allow_import=(address,))
+    assert part.bottom(torch.zeros(2, 4)).shape == (2, 1)
+
+
+def as_in_one_process(world: World, run: dict[str, Any]) -> dict[str, float]:
+    """The test metrics of the same run in the simulated runtime."""
+    parties = [
+        f'[parties.{name}]\npath = "{world.path / name / "patients.csv"}"\nlabel = "bad"\n' for name in (BANK, SHOP)
+    ]
+    task = f'type = "binary"\nlayout = "horizontal"\nclasses = ["0", "1"]\ntest = "{world.path / BANK / "test.csv"}"'
+    file = world.path / "parties.toml"
+    file.write_text("\n".join([f"[task]\n{task}\n", *parties]))
+    config = build(HorizontalConfig, json_of(run))
+    data = load_data(config, str(file), 7)
+    runtime = SimulatedRuntime(seed=7, recorder=MemoryRecorder())
+    found = runtime.execute(partial(run_horizontal, config, data, runtime)).metrics
+    return {key: float(value) for key, value in found.items() if key.startswith("test/")}
+
+
+def json_of(run: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((Path(run["run"]) / "config.json").read_text())["config"]
+    return found
+
+
+def test_a_site_that_allows_no_code_refuses_it_and_imports_nothing(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin(world, names=(BANK,))
+    person = world.answer(names=(BANK,), seconds=20)
+    assert main(own(world)) == 3
+    assert 'shop: policy.code: no code of others is imported here ("refuse")' in capsys.readouterr().err
+    assert not proposed_code(world.folder(SHOP))
+    assert not allowed_code(world.folder(SHOP))
+    person.join(30)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["model=nets:Net"], "code that the run does not bring: give --code nets.py"),
+        (["--code", "{}/nets.py"], "--code: no setting names it, such as model=nets:NAME"),
+        (["--code", "{}/nothing.py", "model=nothing:Net"], "nothing.py' does not exist"),
+        (["--code", "{}/nets.py", "model=nets:pathlib"], "name a function or class that the files define themselves"),
+        (["--code", "{}/nets.py", "model=nets:Other"], "has no Other"),
+        (["--code", "{}/nets.py", "model=torch.nn:Linear"], "code that the run does not bring: give --code torch.py"),
+        (["--code", "{}/bad-name.py", "model=bad:Net"], "its name and its folders' are letters"),
+    ],
+)
+def test_code_that_a_run_does_not_bring_is_refused_in_one_line(
+    world: World, capsys: pytest.CaptureFixture[str], given: list[str], said: str
+) -> None:
+    allow(world)
+    (world.path / "bad-name.py").write_text("")
+    assert main(words(world, *[word.format(world.path) for word in given])) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert len([line for line in err.splitlines() if line.startswith("fedactors:")]) == 1
+
+
+def bring(world: World) -> Any:
+    """A proposal with the code of `NETS`, as the bank would make it."""
+    protocol, files = find_protocol("horizontal"), user_code.read_files([world.path / "nets.py"])
+    digest = site_code.allow(world.folder(BANK), files, "mine")
+    settings = {"on_party_loss": "stop", "model": f"{user_code.PACKAGE}{digest}.nets:Net", "local_baseline": False}
+    config = spell_infinities(as_dict(build(protocol.Config, settings)))
+    made = make_proposal(
+        world.folder(BANK), protocol, config, "bank=patients,shop=cases", None, code=user_code.digests(files)
+    )
+    (world.path / "imported").unlink(missing_ok=True)
+    for name in [one for one in sys.modules if one.startswith(user_code.PACKAGE)]:
+        del sys.modules[name]
+    return made, files
+
+
+def said_of(rogue: Rogue, *args: Any) -> str:
+    try:
+        rogue.say(("propose", args))
+    except (FedactorsError, TimeoutError) as error:
+        return str(error)
+    return ""
+
+
+def test_nothing_is_imported_before_the_person_has_allowed_it(world: World) -> None:
+    """A coordinator proposes files with an effect at their import, to a policy that answers by itself."""
+    begin(world, 'code = "person"\napprove = "policy"', names=(SHOP,))
+    allow(world, names=(BANK,))
+    made, files = bring(world)
+    rogue = Rogue(world)
+    rogue.proposal = made
+    proposing = threading.Thread(target=said_of, args=(rogue, as_tree(made), dict(files)), daemon=True)
+    proposing.start()
+    run = proposed_to(world, SHOP)
+    end = time.monotonic() + 20
+    while not any("not the policy's to answer: its code" in line for line in world.output[SHOP]):
+        assert time.monotonic() < end, world.output[SHOP]
+        time.sleep(0.05)
+    folder = world.folder(SHOP)
+    for action in ("show", "approve"):
+        assert main(["site", action, run, "--folder", str(folder.path)]) == 2
+    assert not (world.path / "imported").exists()
+    assert proposed_code(folder)
+    assert not allowed_code(folder)
+
+
+@pytest.mark.parametrize("kind", ["other files", "too large", "no files"])
+def test_files_that_are_not_what_the_proposal_says_are_refused(world: World, kind: str) -> None:
+    begin(world, names=(SHOP,))
+    allow(world, names=(BANK,))
+    made, _ = bring(world)
+    wrong: dict[str, Any] = {"other files": b"import os", "too large": b"#" * 40_000, "no files": 1}
+    rogue = Rogue(world)
+    rogue.proposal = made
+    said_of(rogue, as_tree(made), {"nets.py": wrong[kind]})
+    assert any("its files are" in line for line in world.refusals(SHOP))
+    assert not proposed_code(world.folder(SHOP))
+    assert not (world.path / "imported").exists()
+
+
+def test_code_that_was_changed_on_disk_is_not_imported(world: World) -> None:
+    allow(world)
+    made, _ = bring(world)
+    folder = world.folder(BANK)
+    user_code._held.clear()
+    [digest] = allowed_code(folder)
+    (folder.path / "code" / digest / "nets.py").write_text("import os")
+    with pytest.raises(BadInput, match="were changed"):
+        check_proposal(made, folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("system", "name a function or class that the files define themselves"),
+        ("loss(outputs=1)", "name a function that takes no arguments of the setting"),
+    ],
+)
+def test_a_setting_that_names_what_the_code_imports_is_refused(world: World, name: str, said: str) -> None:
+    """Of code that is allowed here a proposal names what the files only import, or chooses the arguments."""
+    (world.path / "nets.py").write_text("from os import system\n" + NETS.format(marker=str(world.path / "imported")))
+    allow(world)
+    made, _ = bring(world)
+    config = {**made.config, "loss": f"{made.config['model'].partition(':')[0]}:{name}"}
+    with pytest.raises(BadInput, match=said):
+        check_proposal(replace(made, config=config), world.folder(BANK))
+
+
+def test_a_signature_of_a_named_person_allows_code_and_no_other_does(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from cryptography.hazmat.primitives import serialization
+
+    from fedactors.federation.identity import make_key
+
+    keys = {name: make_key(world.path / f"{name}.pem") for name in ("alice", "mallory")}
+    public = (
+        keys["alice"]
+        .public_key()
+        .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+    policy = f'code = "signed"\napprove = "policy"\ncode_signers.alice = """\n{public.decode()}"""'
+    begin(world, policy)
+    file = str(world.path / "nets.py")
+    for name, code in (("mallory", 2), ("alice", 0)):
+        assert main(["site", "sign-code", file, "--signing-key", str(world.path / f"{name}.pem")]) == 0
+        assert main(own(world)) == code, capsys.readouterr().err
+        if code:
+            assert "bears no signature of alice" in capsys.readouterr().err
+    [line] = [one for one in world.audit(SHOP) if one["what"] == "allowed_code"]
+    assert line["why"] == "signed by alice"
+    # signed before, and changed since
+    (world.path / "nets.py").write_text("# changed\n" + (world.path / "nets.py").read_text())
+    assert main(own(world)) == 2
+    assert "bears no signature of alice" in capsys.readouterr().err
+
+
+def test_removed_code_is_allowed_no_more(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    allow(world)
+    made, _ = bring(world)
+    folder = world.folder(BANK)
+    [digest] = allowed_code(folder)
+    assert main(["site", "remove-code", digest[:8], "--folder", str(folder.path), "--why", "old"]) == 0
+    with pytest.raises(BadInput, match="is not here: get the files from bank"):
+        check_proposal(made, world.folder(BANK))
+    assert [one["code"] for one in world.audit(BANK) if one["what"] == "removed_code"] == [digest]
+    assert main(["site", "code", "--folder", str(folder.path)]) == 0
+    assert "no code is allowed here" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.drawn(2, family="ray sites")
+def test_processes_of_a_sites_ray_import_the_code_that_its_site_allowed(tmp_path: Path) -> None:
+    world = WithRay(tmp_path)
+    try:
+        (tmp_path / "nets.py").write_text(NETS.format(marker=str(tmp_path / "imported")))
+        allow(world)
+        person, seen, is_over = as_person(world), set[int](), threading.Event()
+
+        def look() -> None:
+            while not is_over.wait(0.1):
+                seen.update(one.pid for one in world.processes_of_shop(ACTOR))
+
+        looking = threading.Thread(target=look, daemon=True)
+        looking.start()
+        assert main(own(world)) == 0
+        is_over.set()
+        looking.join(10)
+        person.join(30)
+        assert seen
+    finally:
+        world.stop()
