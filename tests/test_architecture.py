@@ -23,8 +23,8 @@ PAGE = ROOT / "docs" / "architecture.md"
 
 FLOORS = """
 errors validation user_code | privacy | messages | config | network | actors | runs | runtime | learning | secure_sums |
-data | plugins | inspection | serving | federation | options | auditing | report | launch | trained | sweeps | api | testing |
-cli scenario | __main__
+data | plugins | inspection | serving | federation | options | auditing | report | launch | trained | sweeps | api |
+testing | cli scenario | __main__
 """
 """The packages and modules of `fedactors` from the lowest floor up: each imports from its own floor and lower ones."""
 USERS_OF_RAY = ("fedactors/runtime/ray/", "fedactors/federation/ray_hosting.py")

@@ -27,7 +27,7 @@ from fedactors.protocols.nebulafl.config import NebulaFLConfig
 from fedactors.protocols.nebulafl.messages import RoundResult
 from fedactors.secure_sums.actors import SecureSums, coarsest
 from fedactors.secure_sums.primitives import FixedPoint
-from fedactors.serving import predictions
+from fedactors.serving import parts, predictions
 from tests.federation.world import BANK, CLINIC, SHOP, World
 from tests.protocols.mtcd.test_serving import SUMMED, trained
 from tests.serving.predicting import predicted
@@ -253,7 +253,7 @@ def test_of_a_contribution_that_fits_no_sum_nobody_learns_whose_it_is(
 ) -> None:
     """A label party chooses which new rows are predicted: by such stops it would ask of one site's rows, by name."""
     config, data, states = trained(SUMMED, "breast-cancer")
-    total, contribution, sums, made = SecureSums.total, predictions.contribution, list[Any](), list[Any]()
+    total, contribution, sums, made = SecureSums.total, parts.contribution, list[Any](), list[Any]()
 
     async def listen(self: SecureSums, *args: Any) -> Any:
         found = await total(self, *args)
