@@ -116,7 +116,7 @@ def test_run_in_words_names_metric_and_folder(capsys):
         (["walk"], 2, "fedactors: unknown command 'walk' (nearest of 20: "),
         (["rn"], 2, "fedactors: unknown command 'rn'; did you mean run?"),
         (["run", "tiny-one", "--sed", "1"], 2, "unrecognized arguments: --sed 1; did you mean --seed?"),
-        (["site", "strat"], 2, "invalid choice: 'strat'; did you mean start? (nearest of 14: start, "),
+        (["site", "strat"], 2, "invalid choice: 'strat'; did you mean start? (nearest of 18: start, "),
         (["run", "tiny-one", "trouble=bug@2"], 1, "internal error: RuntimeError: a bug"),
         (["run", "tiny-one", "trouble=party@2"], 3, "shop/worker-0: ValueError: no such column"),
         (["run", "tiny-one", "trouble=data"], 4, "bank: fedactors data fetch bank"),
