@@ -105,6 +105,7 @@ def ending_of(name: str) -> str:
 
 # --- what a file holds ------------------------------------------------------------------------------------------------
 
+_OLD_OFFICE = "a document of Office of before 2007, or one with a password"
 _MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"PAR1", "parquet"),
     (b"ARROW1", "arrow"),
@@ -116,7 +117,7 @@ _MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"\x28\xb5\x2f\xfd", "zst"),
     (b"PK\x03\x04", "zip"),
     (b"SQLite format 3", "an SQLite database"),
-    (b"\xd0\xcf\x11\xe0", "an Excel workbook"),
+    (b"\xd0\xcf\x11\xe0", _OLD_OFFICE),
     (b"%PDF", "a PDF document"),
     (b"\x89HDF", "an HDF5 file"),
     (b"\xfd7zXZ", "an xz archive"),
@@ -166,6 +167,7 @@ def _kind_of(begins: bytes) -> str:
     return next((kind for magic, kind in _MAGIC if begins.startswith(magic)), "csv")
 
 
+_CUT_ARCHIVE = "it begins as a workbook or an archive (zip) does and does not end so: it was cut short; fetch or save it anew"
 Content = bytes | mmap.mmap
 """Of a file: in memory, or where it is large mapped from a copy, which nobody else can cut short."""
 
@@ -185,7 +187,10 @@ def _content(path: Path) -> tuple[str, Content]:
         elif kind == "zst":
             stream = packed.enter_context(pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd"))
         elif kind == "zip":
-            archive = packed.enter_context(zipfile.ZipFile(file))
+            try:
+                archive = packed.enter_context(zipfile.ZipFile(file))
+            except zipfile.BadZipFile:
+                raise ValueError(_CUT_ARCHIVE) from None
             names = [one for one in archive.namelist() if not one.endswith("/") and not one.startswith("__MACOSX")]
             if "xl/workbook.xml" in names:
                 file.seek(0)
@@ -878,6 +883,8 @@ def _read_file(
             where = "; its tables are read with layout = relational" if kind.endswith("database") else ""
             if kind == "an Access database":
                 where = "; export its tables"
+            if kind == _OLD_OFFICE:
+                where = "; save it as .xlsx without a password"
             if kind in _REWRITTEN:
                 where = f", as pyarrow.feather.write_feather({_REWRITTEN[kind]}, 'table.feather') makes it of this one"
             if kind in _WITH_CODES:
@@ -1099,7 +1106,12 @@ def _read_workbook(content: Content, where: str) -> dict[str, Any]:
         ) from None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of styles and the like, which are no values
-        books = [openpyxl.load_workbook(io.BytesIO(content), data_only=is_value) for is_value in (True, False)]
+        try:
+            books = [openpyxl.load_workbook(io.BytesIO(content), data_only=is_value) for is_value in (True, False)]
+        except MemoryError:
+            raise
+        except Exception as error:  # of any kind: what is wrong with its XML is the library's to find
+            raise BadInput(f"{where} {_NO_WORKBOOK}") from error
     names = [sheet.title for sheet in books[0].worksheets if sheet.max_row > 1 or sheet["A1"].value is not None]
     if not names:
         raise BadInput(f"{where}: the workbook has no sheet with cells; a chart is none: save its table as a sheet")
@@ -1152,6 +1164,7 @@ def _read_workbook(content: Content, where: str) -> dict[str, Any]:
     return {name: _cells([row[number] for row in rows]) for number, name in enumerate(found)}
 
 
+_NO_WORKBOOK = "is a damaged workbook; open it and save it anew as .xlsx, or save its sheet as CSV"
 _MARCH_1900 = datetime.datetime(1900, 3, 1)
 _CALENDAR, _SHEETS = "xl/workbook.xml", "xl/worksheets/"
 _FROM_1904 = re.compile(rb"""\bdate1904=["'](?:1|true)["']""")
@@ -1707,23 +1720,36 @@ _LIBRARY_READS_NUMBERS = "its library reads as the number 7"
 def table_of_hugging_face(found: Any) -> Any:
     """Return the rows of a Hugging Face data set as a table with the columns that its format has, and plain types.
 
+    Classes are called by their names.
+
     Raises:
-        ValueError: it computes its rows when they are read.
+        ValueError: it computes its rows when they are read, or holds a class without a name.
     """
     how = found.format
     if how["type"] == "custom":
         raise ValueError("a data set with a transform, which has no rows but when they are read; use map(...) instead")
     table = found.select_columns(how["columns"]).with_format("arrow")[:]
     for number, column in enumerate(table.schema):
-        if type(found.features[column.name]).__name__ == "Image":  # of which a file may be named only
-            embed = found.features[column.name].embed_storage
-            values = pa.chunked_array([embed(one) for one in table.column(number).chunks], _PICTURE)
+        feature = found.features[column.name]
+        if type(feature).__name__ == "ClassLabel":
+            table = table.set_column(number, column.name, _named(table.column(number), feature.names, column.name))
+        elif type(feature).__name__ == "Image":  # of which a file may be named only
+            values = pa.chunked_array([feature.embed_storage(one) for one in table.column(number).chunks], _PICTURE)
             table = table.set_column(number, column.name, values)
         elif isinstance(column.type, pa.ExtensionType):
             kind = column.type.storage_type
             storage = pa.chunked_array([one.storage for one in table.column(number).chunks], kind)
             table = table.set_column(number, column.name, storage)
     return table.replace_schema_metadata(None)
+
+
+def _named(codes: Any, names: Sequence[str], column: str) -> Any:
+    """Return the names of classes by their numbers; -1 says that a row has none."""
+    codes = pc.if_else(pc.equal(codes, -1), pa.scalar(None, codes.type), codes)
+    unnamed = codes.filter(pc.or_(pc.less(codes, 0), pc.greater_equal(codes, len(names))))
+    if len(unnamed):
+        raise ValueError(f"column {column} holds the class {unnamed[0]}, and {len(names)} have names, from 0 on")
+    return pa.array(names, pa.string()).take(codes)
 
 
 _PICTURE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])

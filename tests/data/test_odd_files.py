@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import datetime
 import gzip
+import io
 import json
 import sqlite3
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedactors.data import readers
+from fedactors.data.checks import check_data
 from fedactors.data.columns import NO_ID, UNSEEN_ID, ColumnRule, kind_of
 from fedactors.data.databases import TableSource
 from fedactors.data.objects import table_of
@@ -399,6 +403,56 @@ def test_a_chart_is_no_sheet(tmp_path: Path) -> None:
     book.save(tmp_path / "a.xlsx")
     with pytest.raises(BadInput, match="the workbook has no sheet with cells; a chart is none"):
         read(tmp_path / "a.xlsx").load()
+
+
+def _workbook(folder: Path) -> bytes:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in (["id", "x"], ["a", 1], ["b", 2]):
+        book.active.append(row)
+    book.save(folder / "whole.xlsx")
+    return (folder / "whole.xlsx").read_bytes()
+
+
+def _repacked(content: bytes, change: Callable[[str, bytes], bytes]) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as whole, zipfile.ZipFile(made, "w") as other:
+        for name in whole.namelist():
+            other.writestr(name, change(name, whole.read(name)))
+    return made.getvalue()
+
+
+NO_WORKBOOKS: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "cut short": (lambda whole: whole[: len(whole) // 2], "it was cut short; fetch or save it anew"),
+    "other bytes behind its first": (lambda whole: whole[:40] + b"x" * 4000, "it was cut short"),
+    "parts without XML": (
+        lambda whole: _repacked(whole, lambda name, part: b"<" if "sheet1" in name else part),
+        "is a damaged workbook; open it and save it anew as .xlsx, or save its sheet as CSV",
+    ),
+    "a part of zeros": (
+        lambda whole: _repacked(whole, lambda name, part: part if name.endswith("book.xml") else b"\0" * 9),
+        "is a damaged workbook",
+    ),
+    "text": (lambda whole: b"id,x\na,1\n", "it is no .xlsx file by its content"),
+    "a workbook of 1997": (lambda whole: b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\0" * 600, "save it as .xlsx without a"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_WORKBOOKS)
+def test_a_workbook_that_is_none_is_told_with_a_way_on(tmp_path: Path, kind: str) -> None:
+    made, told = NO_WORKBOOKS[kind]
+    path = tmp_path / "shop.xlsx"
+    path.write_bytes(made(_workbook(tmp_path)))
+    with pytest.raises(BadInput, match=told) as refused:
+        read(path).load()
+    assert str(refused.value).count(str(path)) == 1
+    assert "\n" not in str(refused.value)
+    (tmp_path / "bank.csv").write_text("id,y\na,0\nb,1\n")
+    (tmp_path / "parties.toml").write_text(
+        '[task]\ntype = "binary"\nalignment = "hash"\n[parties.bank]\npath = "bank.csv"\nid = "id"\nlabel = "y"\n'
+        '[parties.shop]\npath = "shop.xlsx"\nid = "id"\n'
+    )
+    assert [told in one.text for one in check_data(tmp_path / "parties.toml", "shop")] == [True]
 
 
 @pytest.mark.parametrize("ending", ["parquet", "feather"])
