@@ -167,7 +167,9 @@ def _kind_of(begins: bytes) -> str:
     return next((kind for magic, kind in _MAGIC if begins.startswith(magic)), "csv")
 
 
-_CUT_ARCHIVE = "it begins as a workbook or an archive (zip) does and does not end so: it was cut short; fetch or save it anew"
+_CUT_ARCHIVE = (
+    "it begins as a workbook or an archive (zip) does and does not end so: it was cut short; fetch or save it anew"
+)
 Content = bytes | mmap.mmap
 """Of a file: in memory, or where it is large mapped from a copy, which nobody else can cut short."""
 
@@ -233,7 +235,8 @@ def read_csv(
     lines = _Lines(_in_utf8(content, csv, where), _separator(path, csv), csv, where)
     present, rows = lines.head_and_rows()
     _refuse_other_separator(where, present, wanted, csv)
-    positions = [position for position, name in enumerate(present) if wanted is None or name in wanted]
+    asked = None if wanted is None else set(wanted)
+    positions = [position for position, name in enumerate(present) if asked is None or name in asked]
     _refuse_doubled([present[position] for position in positions], where)
     if not positions or re.fullmatch(rb"[\r\n]*", rows):
         return {present[position]: pa.array([], pa.string()) for position in positions}, present
@@ -446,7 +449,7 @@ def _without_marks(content: Content, where: str) -> Content:
     mark = codecs.BOM_UTF8
     while content[:3] == mark:
         content = content[3:] if isinstance(content, bytes) else written_to_file(_parts_from(content, 3))
-    if found := re.search(rb"[\r\n]" + mark, content):
+    if _holds(content, mark) and (found := re.search(rb"[\r\n]" + mark, content)):
         number = len(content[: found.end()].splitlines())
         raise BadInput(
             f"{where}: line {number} begins with a byte order mark (0xEF 0xBB 0xBF), as where files were put together; "
@@ -623,6 +626,8 @@ class _Lines:
 
     def _refuse_open_quote(self) -> None:
         """Refuse a quote that is never closed, and text behind one that is: what follows would be read otherwise."""
+        if not _holds(self.content, b'"'):
+            return
         edge = re.escape(self.separator.encode()) + b'\r\n"'
         has_text_behind = re.search(b'[^%s]"+[^%s]' % (edge, edge), self.content)
         count = sum(part.count(b'"') for part in _parts_from(self.content, 0))
@@ -758,19 +763,20 @@ def named_columns(
     Raises:
         BadInput: two of one name, or values of no plain type.
     """
+    asked, known = None if wanted is None else set(wanted), set(present)
     for name, values in [*arrays.items()]:
         if isinstance(getattr(values, "type", None), pa.FixedShapeTensorType):
             arrays[name] = values = _lists_of_tensors(name, values, where)
         if is_list(values) and name not in whole:
             del arrays[name]
             elements = _elements(name, values, where)
-            if taken := [one for one in elements if one != name and one in present]:
+            if taken := [one for one in elements if one != name and one in known]:
                 number = taken[0].removeprefix(f"{name}.")
                 raise BadInput(
                     f"{where}: column {taken[0]}: is also what place {number} of the lists of column {name} is "
                     "called; name one of them differently"
                 )
-            others = [one for one in elements if one not in (wanted or elements)]
+            others = [one for one in elements if asked is not None and one not in asked]
             if is_complete and others and len(others) < len(elements):
                 raise BadInput(
                     f"{where}: column {name}: its lists have {len(elements)} places, and of training "
@@ -778,7 +784,7 @@ def named_columns(
                     "count"
                 )
             arrays |= elements
-    arrays = {name: one for name, one in arrays.items() if wanted is None or {name, list_of(name)} & set(wanted)}
+    arrays = {name: one for name, one in arrays.items() if asked is None or name in asked or list_of(name) in asked}
     found = {}
     large = is_large(sum(values.nbytes for values in arrays.values()))
     for name, values in arrays.items():
@@ -942,7 +948,8 @@ def _read_arrow(kind: str, path: Path, party: str, wanted: Sequence[str] | None)
     with opened(path) as file:
         whole = pa_parquet.ParquetFile(file, **_PARQUET) if kind == "parquet" else pa.ipc.open_file(file)
         present = list((whole.schema_arrow if kind == "parquet" else whole.schema).names)
-        chosen = present if wanted is None else [name for name in present if name in wanted]
+        asked = set(present if wanted is None else wanted)
+        chosen = [name for name in present if name in asked]
         _refuse_doubled(chosen, f"{party}: {path}")
         schema = whole.schema_arrow if kind == "parquet" else whole.schema
         refuse_pandas_types([schema.field(name) for name in chosen], f"{party}: {path}")
@@ -1016,7 +1023,8 @@ def _read_object(address: Path, party: str, wanted: Sequence[str] | None) -> tup
 
 def _chosen(table: Any, address: Path, party: str, wanted: Sequence[str] | None) -> tuple[dict[str, Any], list[str]]:
     present = list(table.column_names)
-    chosen = [name for name in present if wanted is None or name in wanted]
+    asked = set(present if wanted is None else wanted)
+    chosen = [name for name in present if name in asked]
     _refuse_doubled(chosen, f"{party}: {address}")
     return {name: table.column(name) for name in chosen}, present
 

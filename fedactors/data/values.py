@@ -659,6 +659,13 @@ class Column:
         """Return where no value is (N)."""
         return _as_numpy(pc.is_null(self.values, nan_is_null=pa.types.is_floating(self.values.type)))
 
+    @property
+    def num_missing(self) -> int:
+        """How many values there are not."""
+        if not pa.types.is_floating(self.values.type):
+            return int(self.values.null_count)
+        return int(self.is_missing().sum())
+
     def coded(self, where: str) -> tuple[list[str], NDArray[np.int64]]:
         """Return the different texts in the order in which they occur, and the number of each row's (N); -1: missing.
 
@@ -883,7 +890,7 @@ class Column:
         if self.csv.decimal == "." and self.csv.thousands is None and not self._is_mixed:
             with contextlib.suppress(pa.ArrowInvalid):
                 numbers = _as_numpy(pc.cast(self.values, pa.float64()))
-                if not _holds_odd_nan(self.values):
+                if np.isnan(numbers).sum() == self.values.null_count or not _holds_odd_nan(self.values):
                     return numbers, none
         texts = self.numerals()
         good = _matches(texts, _NUMERAL)

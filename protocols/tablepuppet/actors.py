@@ -594,7 +594,7 @@ class TableClient(JoinMember, MaskedTable):
         if self._table_owner.partition.rules:
             ruled = data.ruled_matrix(rows, self._rules, has_label, standardise, self.name)
             self._encoded: local_solvers.Matrix = ruled[0]
-            self.fitted = ruled[1].as_dict()
+            self.fitted = ruled[1].text
         else:
             self._encoded = data.design_matrix(rows, table.features, facts, has_label, standardise)
         self._classes = facts.classes

@@ -434,7 +434,10 @@ NO_WORKBOOKS: dict[str, tuple[Callable[[bytes], bytes], str]] = {
         "is a damaged workbook",
     ),
     "text": (lambda whole: b"id,x\na,1\n", "it is no .xlsx file by its content"),
-    "a workbook of 1997": (lambda whole: b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\0" * 600, "save it as .xlsx without a"),
+    "a workbook of 1997": (
+        lambda whole: b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\0" * 600,
+        "save it as .xlsx without a",
+    ),
 }
 
 

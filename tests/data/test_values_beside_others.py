@@ -173,7 +173,7 @@ def test_classes_of_hugging_face_are_called_by_their_names():
     assert table_of(whole, "bank").column("kind").to_pylist() == [None, "10", "no one"]
     odd = pa.table({"y": pa.array([0, 3], pa.int64())})
     beyond = datasets.Dataset(odd, info=datasets.DatasetInfo(features=datasets.Features({"y": names})))
-    with pytest.raises(BadInput, match="bank: .*column y holds the class 3, and 3 have names, from 0 on"):
+    with pytest.raises(BadInput, match=r"bank: .*column y holds the class 3, and 3 have names, from 0 on"):
         table_of(beyond, "bank")
 
 
