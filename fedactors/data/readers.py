@@ -628,10 +628,8 @@ class _Lines:
         """Refuse a quote that is never closed, and text behind one that is: what follows would be read otherwise."""
         if not _holds(self.content, b'"'):
             return
-        edge = re.escape(self.separator.encode()) + b'\r\n"'
-        has_text_behind = re.search(b'[^%s]"+[^%s]' % (edge, edge), self.content)
         count = sum(part.count(b'"') for part in _parts_from(self.content, 0))
-        if not count % 2 and not has_text_behind:
+        if not count % 2 and not _has_quotes_inside(self.content, self.separator):
             return
         begins = 1
         try:
@@ -664,6 +662,21 @@ class _Lines:
                     'out by csv = { skip = 1 } or csv = { comment = "#" }'
                 )
         return ""
+
+
+def _has_quotes_inside(content: Content, separator: str) -> bool:
+    """Say whether quotes side by side stand between other characters than what begins and ends a field."""
+    edges = separator.encode() + b'\r\n"'
+    if not isinstance(content, bytes):  # which would need as much memory again
+        inside = re.escape(edges)
+        return re.search(b'[^%s]"+[^%s]' % (inside, inside), content) is not None
+    bytes_B = np.frombuffer(b"\n" + content + b"\n", np.uint8)
+    quotes_Q = np.flatnonzero(bytes_B == ord('"'))
+    before_Q, behind_Q = bytes_B[quotes_Q - 1], bytes_B[quotes_Q + 1]
+    is_edge = np.isin(np.arange(256), list(edges))
+    begins_inside = ~is_edge[before_Q[before_Q != ord('"')]]
+    ends_inside = ~is_edge[behind_Q[behind_Q != ord('"')]]
+    return bool((begins_inside & ends_inside).any())
 
 
 _SEP_LINE = re.compile(r"sep=(.)\s*", re.IGNORECASE)

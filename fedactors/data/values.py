@@ -981,11 +981,13 @@ class Column:
         """Return which rows name a time zone other than UTC, and which name none, dates too, as Arrow arrays (N)."""
         kind, types, no = self.values.type, pa.types, pa.scalar(False)
         if self.is_text:
+            coded = self.values.dictionary_encode()  # rows may be many, and their days few
             told, is_utc, needs_none = (
-                pc.match_substring_regex(self.values, pattern)
+                pc.match_substring_regex(coded.dictionary, pattern)
                 for pattern in (_WITH_OFFSET, _OFFSET_OF_UTC, _NO_ZONE_NEEDED)
             )
-            found = [pc.and_not(told, is_utc), pc.invert(pc.or_(told, needs_none))]
+            ways = [pc.and_not(told, is_utc), pc.invert(pc.or_(told, needs_none))]
+            found = [one.take(coded.indices) for one in ways]
         elif types.is_timestamp(kind):
             is_utc = kind.tz is not None and kind.tz.upper() in _NAMES_OF_UTC
             found = [
