@@ -384,6 +384,7 @@ def _file(party: _Party, *, aligned: bool, classes: Sequence[str]) -> list[DataF
     for name, rule in rules.items():
         if name not in clear:
             _column(party, table[name], rule)
+    party.scales = {name: party.scales[name] for name in rules if name in party.scales}
     if source.id_column is not None and all(name in table for name in _flat((source.id_column,))):
         _ids(party, source.ids_of(table), aligned)
     for label in (source.label, *spread(source.targets, table)):

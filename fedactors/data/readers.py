@@ -352,34 +352,44 @@ _UNLIKELY = re.compile(
     "\u201a\u201c-\u201e\u2020\u2021\u2026\u2030\u2039\u203a\u2044\u20ac\u2202\u2206\u221a\u2248\u2500-\u259f\u25ca\ufb01\ufb02](?=[a-z])"
 )
 """A capital or a sign inside a word, which is what letters with accents become in an encoding that is not theirs."""
-
-_OF_BYTES = ("cp1252", "latin-1", "mac_roman", "cp850")
+_UNLIKELY_LETTERS = re.compile("[\u00c0-\u00ff]{5}|(?<=[^\\W\\d_m])[\u00b2\u00b3\u00b9](?=[^\\W\\d_])")
+"""A word of accents alone, or a small 1, 2 or 3 inside one: what letters of Poland, Russia and Greece become."""
+_UNLIKELY_CAPITALS = re.compile("[\u0430-\u045f][\u0410-\u042f]")
+"""A capital of Cyrillic behind a small letter: in the other encoding of its bytes all are the other way round."""
+_OF_BYTES = (
+    (_UNLIKELY, ("cp1252", "latin-1", "mac_roman", "cp850")),
+    (_UNLIKELY_LETTERS, ("cp1250", "cp1251", "koi8_r", "cp1253")),
+    (_UNLIKELY_CAPITALS, ("cp1251", "koi8_r")),
+)
+"""What is hardly what was written, and the encodings in which it may have been."""
 
 
 def _refuse_unlikely(content: Content, csv: CsvFormat, where: str) -> None:
     """Refuse texts that another encoding of one byte for each letter makes better words of: they all read any byte."""
-    numbered = enumerate(_texts(content, csv.encoding, "replace"), 1)
-    suspect = next((one for one in numbered if not one[1].isascii() and _UNLIKELY.search(one[1])), None)
-    if suspect is None:
-        return
-    # a name such as dateÉchéance has a capital inside: what all lines would be in another encoding decides
-    at_most = _num_unlikely(content, csv.encoding)
-    others = {one: _num_unlikely(content, one) for one in _OF_BYTES}
-    better = sorted((one for one in others if others[one] < at_most), key=lambda one: others[one])
-    if not better:
-        return
-    number, text = suspect
-    start = next(_UNLIKELY.finditer(text)).start()
-    shown = text[max(0, start - 9) :][:20].strip()
-    line = shown.encode(csv.encoding, "replace")
-    told = ", ".join(f'encoding = "{one}" reads {line.decode(one, "replace")!r}' for one in better)
-    raise BadInput(
-        f"{where}: line {number} is {shown!r} in {csv.encoding}, which is hardly what was written; give its encoding, "
-        f'csv = {{ encoding = "..." }}: {told}; where none of them is right, write the file in UTF-8'
-    )
+    for unlikely, encodings in _OF_BYTES:
+        numbered = enumerate(_texts(content, csv.encoding, "replace"), 1)
+        suspect = next((one for one in numbered if not one[1].isascii() and unlikely.search(one[1])), None)
+        if suspect is None:
+            continue
+        # a name such as dateÉchéance has a capital inside: what all lines would be in another encoding decides
+        at_most = _num_unlikely(content, csv.encoding, unlikely)
+        others = {one: _num_unlikely(content, one, unlikely) for one in encodings}
+        better = sorted((one for one in others if others[one] < at_most), key=lambda one: others[one])
+        if not better:
+            continue
+        number, text = suspect
+        start = next(unlikely.finditer(text)).start()
+        shown = text[max(0, start - 9) :][:20].strip()
+        line = shown.encode(csv.encoding, "replace")
+        readings = _readings(line, better) or [(one, line.decode(one, "replace")) for one in better]
+        told = ", ".join(f'encoding = "{one}" reads {text!r}' for one, text in readings)
+        raise BadInput(
+            f"{where}: line {number} is {shown!r} in {csv.encoding}, which is hardly what was written; give its "
+            f'encoding, csv = {{ encoding = "..." }}: {told}; where none of them is right, write the file in UTF-8'
+        )
 
 
-def _num_unlikely(content: Content, encoding: str) -> float:
+def _num_unlikely(content: Content, encoding: str, unlikely: re.Pattern[str]) -> float:
     """Return in how many places a file is hardly what was written; infinite: no text at all."""
     number = 0
     try:
@@ -388,7 +398,7 @@ def _num_unlikely(content: Content, encoding: str) -> float:
                 continue
             if re.search("[\x80-\x9f]", text):
                 return math.inf
-            number += len(_UNLIKELY.findall(text))
+            number += len(unlikely.findall(text))
     except UnicodeDecodeError:
         return math.inf
     return number
@@ -413,7 +423,7 @@ def _readings(line: bytes, encodings: Sequence[str]) -> list[tuple[str, str]]:
 
 
 _NO_WORDS = re.compile(
-    "[A-Za-z][\u0400-\u04ff]|[\u0400-\u04ff][A-Za-z]|[\u0430-\u045f][\u0400-\u042f]|[\u00c0-\u024f]{4}"
+    "[A-Za-z\u00c0-\u024f][\u0370-\u06ff\u0e00-\u0e7f]|[\u0370-\u06ff\u0e00-\u0e7f][A-Za-z\u00c0-\u024f]|[\u0430-\u045f][\u0400-\u042f]|[\u00c0-\u024f]{4}"
     "|[a-z][\u00c0-\u00d6\u00d8-\u00de](?![A-Za-z\u00c0-\u024f])|[^\\W\\d_][\u00bc-\u00be]"
     "|[\u00a2-\u00a6\u00a8\u00ac\u00af\u00b1-\u00b4\u00b6\u00b8\u00b9\u00bc-\u00be\u00d7\u00f7\u2044\u2020-\u2022\u2030\u2202-\u2265\u25ca](?=[^\\W\\d_])"
     "|[\u2500-\u25ff]|[\uff61-\uff9f]"
@@ -462,7 +472,10 @@ def _parts_from(content: Content, first: int) -> Iterator[bytes]:
     return (content[start : start + _CSV_BLOCK] for start in range(first, len(content), _CSV_BLOCK))
 
 
-_ENCODINGS = ("utf-8", "cp1252", "latin-1", "mac_roman", "cp850", "cp1251", "gb18030", "shift_jis", "big5")
+_ENCODINGS = (
+    "utf-8", "cp1252", "latin-1", "mac_roman", "cp850", "cp1250", "cp1254", "cp1251", "koi8_r", "cp1253", "cp1255",
+    "cp1256", "cp874", "gb18030", "shift_jis", "euc_jp", "big5", "cp949",
+)  # fmt: skip
 """What files are written in, and what Excel writes; the first in which a line can be read is not always right."""
 
 
@@ -1144,6 +1157,11 @@ def _read_workbook(content: Content, where: str) -> dict[str, Any]:
             "copy the table's to a workbook of its own"
         )
     sheet, formulas = (book[names[0]] for book in books)
+    if totals := [table for table in sheet.tables.values() if table.totalsRowCount]:
+        raise BadInput(
+            f"{where}: the last row of the table {totals[0].displayName} ({totals[0].ref}) has its totals; turn "
+            "its total row off, and save it again"
+        )
     if merged := list(map(str, sheet.merged_cells.ranges)):
         raise BadInput(f"{where}: cells {merged[0]} are merged: a value stands in the first of them only; unmerge them")
     for row in formulas.iter_rows():
@@ -1562,6 +1580,7 @@ def _pixels(pillow: Any, image: Any, where: str, image_folder: ImageFolder) -> N
     if fault := _image_fault(image, image_folder):
         raise BadInput(f"{where} {fault}")
     is_wide, is_word = _is_word(image) or image.mode in _WIDE_MODES, _is_word(image)
+    is_unsigned = image.mode == "I" and _sample_format(image) == _UNSIGNED
     is_inverted = _is_inverted(image)  # which Pillow turns where a pixel is a byte, and not where it is a word
     image = importlib.import_module("PIL.ImageOps").exif_transpose(image)
     made = image.convert("F" if is_wide else _MODES[channels])  # Pillow resizes no words of 16 bits
@@ -1570,6 +1589,10 @@ def _pixels(pillow: Any, image: Any, where: str, image_folder: ImageFolder) -> N
     pixels = np.asarray(made).reshape(height, width, -1).transpose(2, 0, 1)
     if not np.isfinite(pixels).all():
         raise BadInput(f"{where} holds values that are NaN or infinite")
+    if is_unsigned and pixels.min() < 0:
+        raise BadInput(
+            f"{where} holds whole numbers of 2^31 or more, which Pillow reads as negative; save it as floats"
+        )
     if is_word:
         pixels = np.rint(pixels).astype(np.uint16)
         pixels = 65535 - pixels if is_inverted else pixels
@@ -1579,6 +1602,15 @@ def _pixels(pillow: Any, image: Any, where: str, image_folder: ImageFolder) -> N
 def _is_word(image: Any) -> bool:
     """Say whether an image has one channel of 16 bits; earlier versions of Pillow call that of a PNG ``I``."""
     return image.mode in _WORD_MODES or (image.mode == "I" and image.format == "PNG")
+
+
+_UNSIGNED, _SIGNED = 1, 2
+
+
+def _sample_format(image: Any) -> int:
+    """Return what kind of numbers a TIFF says that it holds; 0: it says nothing, or is none."""
+    found = getattr(image, "tag_v2", {}).get(339, 0)
+    return int(found[0] if isinstance(found, tuple) else found)
 
 
 def _is_inverted(image: Any) -> bool:
@@ -1597,6 +1629,8 @@ def _image_fault(image: Any, image_folder: ImageFolder) -> str:
             f"holds 16 bits of each of several channels, of which Pillow reads 8 (mode {mode}); save it with 8, or "
             "each channel as an image of its own"
         )
+    if mode in _BYTE_MODES and _sample_format(image) == _SIGNED:
+        return "holds bytes from -128 to 127, which Pillow reads as 0 to 255; save it as floats, and give their peak"
     if mode not in _BYTE_MODES and _is_inverted(image) and not _is_word(image):
         return f"counts from white to black (mode {mode}, PhotometricInterpretation 0); save it from black to white"
     if mode in _BYTE_MODES:
@@ -1645,6 +1679,8 @@ def _read_arrays(path: Path, party: str, image_folder: ImageFolder, is_new: bool
             f"{party}: {path}: images of type {images.dtype} are not allowed without their largest value; give it "
             "under [task], such as peak = 255"
         )
+    if image_folder.is_image and images.dtype.kind == "f" and (told := _other_peak(images, image_folder.peak)):
+        raise BadInput(f"{party}: {path}: images of type {images.dtype} {told}")
     if not is_new:
         _refuse_equal(images, f"{party}: {path}")
         steps = images.reshape(-1, *needed) if len(needed) > 1 else images[..., None]
@@ -1656,6 +1692,28 @@ def _read_arrays(path: Path, party: str, image_folder: ImageFolder, is_new: bool
     if len(labels) != len(images):
         raise BadInput(f"{party}: {path}: labels of shape {list(labels.shape)} for {len(images)} samples")
     return Read(ids, image_folder.scaled(images), labels, {})
+
+
+_LEAST_OF_BYTES, _MOST_OF_WORDS = 16, 65535
+
+
+def _other_peak(images: NDArray[Any], peak: float | None) -> str:
+    """Return what to say of floats that look as if they had another largest value than is said; empty: they do not.
+
+    Whole numbers of any other type are divided by it.
+    """
+    finite = images[np.isfinite(images)]
+    if not len(finite) or finite.min() < 0:
+        return ""
+    largest = float(finite.max())
+    if peak is None and _LEAST_OF_BYTES <= largest <= _MOST_OF_WORDS and bool((finite == np.floor(finite)).all()):
+        return (
+            f"hold whole numbers up to {largest:g}, as bytes do, which would be divided by 255; say under [task] what "
+            "is their largest value, such as peak = 255, or peak = 1 for numbers as they are"
+        )
+    if peak is not None and peak >= _BYTES_PEAK and 0 < largest <= 1:
+        return f"hold numbers up to {largest:g}, and peak = {peak:g} is that of whole numbers; leave peak out"
+    return ""
 
 
 def class_texts(labels: tuple[str, ...] | NDArray[Any]) -> tuple[str, ...]:

@@ -330,7 +330,7 @@ def encode_dates(moments: NDArray[Any], parts: Sequence[DatePart], width: int) -
 # --- values -----------------------------------------------------------------------------------------------------------
 
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
-_THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}([., '\u00a0\u202f][0-9]{3})+([.,][0-9]+)?")
+_THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}([., '\u00a0\u202f][0-9]{3})+([.,][0-9]+)?")
 _LONGEST_NULL = 4
 _NUMBER_FORMS: tuple[dict[str, Any], ...] = (
     {"decimal": ","},
@@ -911,7 +911,7 @@ class Column:
         csv, texts = self.csv, pc.utf8_trim_whitespace(self.values)
         if csv.thousands is not None:
             between, point = re.escape(csv.thousands), re.escape(csv.decimal)
-            grouped = pa.array(_matches(texts, rf"^[+-]?[0-9]{{1,3}}(?:{between}[0-9]{{3}})+(?:{point}[0-9]*)?$"))
+            grouped = pa.array(_matches(texts, rf"^[+-]?[1-9][0-9]{{0,2}}(?:{between}[0-9]{{3}})+(?:{point}[0-9]*)?$"))
             texts = pc.if_else(grouped, pc.replace_substring(texts, csv.thousands, ""), texts)
         return _with_points(texts, csv)
 
