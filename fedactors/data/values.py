@@ -121,6 +121,7 @@ COUNTED = {
     "excel": (86_400, 1, -25_569 * 86_400),
 }
 """Formats of dates that are numbers: so many seconds are so many of them, from so many seconds after 1970 on."""
+_USUAL = CsvFormat()
 _EPOCH = datetime.datetime(1970, 1, 1)
 _FIRST_SECOND, _LAST_SECOND = {"excel": -2_203_891_200}, 253_402_300_800
 """From which on, since 1970, and to which there are dates: of workbooks since March 1900, before which their days are
@@ -612,7 +613,7 @@ class Column:
     ) -> None:
         self.name = name
         self.values = plain_values(values)
-        self.csv = csv or CsvFormat()
+        self.csv = csv or _USUAL
         self.is_large = is_large
         self._is_of_1904 = is_of_1904
         self._rows = rows
