@@ -1181,7 +1181,7 @@ def test_an_address_of_a_cluster_that_is_gone_is_one_line_that_says_who_gave_it(
 
 
 def test_rows_of_more_than_a_megabyte_are_read_as_they_stand_there_and_trained_on(tmp_path):
-    """As of 60,000 genes, with fewer columns of longer numbers; so few rows are trained on where the setting says so."""
+    """As of 60,000 genes, with longer numbers; so few rows are trained on where the setting says so."""
     draw = np.random.default_rng(0)
     names = [f"g{number}" for number in range(1200)]
     ids = IDS[:12]
