@@ -560,7 +560,7 @@ def _are_clear(values_CN: NDArray[np.float64], *, is_double: bool) -> NDArray[np
         if values_CN.shape[1] >= _FEW_ROWS:
             is_clear_C &= ~(np.isin(values_CN[:, 0], (0, 1)) & (np.diff(values_CN, axis=1) == 1).all(1))
         if is_double:
-            return is_clear_C
+            return np.asarray(is_clear_C, np.bool_)
         mean_C = np.where(finite_CN, values_CN, 0.0).sum(1) / np.maximum(counts_C, 1)
         deviation_C = np.sqrt(np.square(np.where(finite_CN, values_CN - mean_C[:, None], 0.0)).sum(1) / counts_C)
         is_clear_C &= largest_C <= np.finfo(np.float32).max
@@ -570,7 +570,7 @@ def _are_clear(values_CN: NDArray[np.float64], *, is_double: bool) -> NDArray[np
         different_C, single_C = (
             1 + ((one[:, 1:] != one[:, :-1]) & is_next_CN).sum(1) for one in (sorted_CN, single_CN)
         )
-    return np.asarray(is_clear_C & (1.0 - single_C / different_C <= _LOST))
+    return np.asarray(is_clear_C & (1.0 - single_C / different_C <= _LOST), np.bool_)
 
 
 def _lost_in_single(finite: NDArray[np.float64]) -> float:
