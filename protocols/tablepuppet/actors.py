@@ -93,7 +93,7 @@ class TableClient(JoinMember, MaskedTable):
         self.row_order: tuple[int, ...] = ()
         self.agreement: messages.Agreement | None = None
         self.counts: messages.DuplicateCounts | None = None
-        self.fitted: dict[str, Any] = {}
+        self.fitted = ""
         """What was measured by the owner's rules, if it has some: they say how rows become numbers, not facts."""
         self.joined: messages.JoinedRows | None = None
         self.test_rows: messages.TestRows | None = None
