@@ -449,7 +449,7 @@ def in_arrows_unit(values: NDArray[Any]) -> NDArray[Any]:
 
 def texts_of_numpy(values: NDArray[np.str_]) -> Any:
     """Return texts as an Arrow array, whole: Arrow itself ends those of numpy at the first character zero."""
-    return pa.array(values.tolist(), pa.string())
+    return pa.array(values.tolist(), pa.string(), from_pandas=True)
 
 
 Purpose = Literal["name", "category", "key"]
