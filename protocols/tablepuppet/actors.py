@@ -93,7 +93,7 @@ class TableClient(JoinMember, MaskedTable):
         self.row_order: tuple[int, ...] = ()
         self.agreement: messages.Agreement | None = None
         self.counts: messages.DuplicateCounts | None = None
-        self.fitted = ""
+        self.fitted: dict[str, Any] = {}
         """What was measured by the owner's rules, if it has some: they say how rows become numbers, not facts."""
         self.joined: messages.JoinedRows | None = None
         self.test_rows: messages.TestRows | None = None
@@ -594,7 +594,7 @@ class TableClient(JoinMember, MaskedTable):
         if self._table_owner.partition.rules:
             ruled = data.ruled_matrix(rows, self._rules, has_label, standardise, self.name)
             self._encoded: local_solvers.Matrix = ruled[0]
-            self.fitted = ruled[1].text
+            self.fitted = ruled[1].as_dict()
         else:
             self._encoded = data.design_matrix(rows, table.features, facts, has_label, standardise)
         self._classes = facts.classes
