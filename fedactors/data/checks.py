@@ -4,18 +4,20 @@
 
 An error ends a run, a warning does not. A finding has the line of TOML that answers it, and where the line belongs;
 what several findings ask of one column is one rule. Whatever is found, the rows are also read as a run would read them.
+All checks are one file because they share a party's findings, from which the one edit of its description is made.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import re
 import tomllib
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING as NO_DEFAULT
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -26,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fedactors.data.columns import ColumnRule, merges_in_single, told_apart
+from fedactors.data.columns import NUMBERS, ColumnRule, may_merge_in_single, merges_in_single, told_apart
 from fedactors.data.databases import ParsedFile
 from fedactors.data.description import Described, load_description
 from fedactors.data.layouts.graph import GraphTables, UserGraph, odd_arrays
@@ -376,10 +378,13 @@ def _file(party: _Party, *, aligned: bool, classes: Sequence[str]) -> list[DataF
             party.say("warning", f"column {name} is the index that pandas wrote, and no feature")
     for column in table.values():
         _encoded_twice(party, column)
-    rules = source.rules_of(features)
-    for name in features:
-        if name in table:
-            _column(party, table[name], rules.get(name, ColumnRule()))
+    ruled = source.rules_of(features)
+    rules = {name: ruled.get(name, NUMBERS) for name in features if name in table}
+    clear = _clear_numbers(party, {name: table[name] for name in rules}, rules)
+    for name, rule in rules.items():
+        if name not in clear:
+            _column(party, table[name], rule)
+    party.scales = {name: party.scales[name] for name in rules if name in party.scales}
     if source.id_column is not None and all(name in table for name in _flat((source.id_column,))):
         _ids(party, source.ids_of(table), aligned)
     for label in (source.label, *spread(source.targets, table)):
@@ -409,7 +414,12 @@ def _encoded_twice(party: _Party, column: Column) -> None:
     """Note a name or a text whose UTF-8 was taken for an encoding of one byte a letter, and encoded once more."""
     texts: list[str] = [column.name]
     if pa.types.is_string(column.values.type) or pa.types.is_large_string(column.values.type):
-        texts += pc.unique(column.values.filter(pc.invert(pc.string_is_ascii(column.values)))).to_pylist()
+        is_ascii = pc.string_is_ascii(column.values)
+        texts += (
+            pc.unique(column.values.filter(pc.invert(is_ascii))).to_pylist()
+            if pc.any(pc.invert(is_ascii)).as_py()
+            else []
+        )
     for text in texts:
         if text and (once := _encoded_once(text)):
             told = f"{text!r} is {once!r} in UTF-8 that was encoded twice; write the file anew from its source"
@@ -436,7 +446,7 @@ def _flat(names: Iterable[Any]) -> Iterator[str]:
 
 def _column(party: _Party, column: Column, rule: ColumnRule) -> None:
     """Note what is wrong or odd with a feature."""
-    num_missing = int(column.is_missing().sum())
+    num_missing = column.num_missing
     if num_missing == len(column):
         if rule.missing != "constant":
             party.add("error", "no row has a value", column.name, leave_out=True)
@@ -473,8 +483,8 @@ def _numbers(party: _Party, column: Column, rule: ColumnRule) -> None:
         party.add("error", f"{num_infinite} values are infinite{precision}", name, **_ranged(values_N[is_within]))
     if not len(finite):
         return
-    if rule.range is None:
-        party.scales[name] = _scale(finite)
+    if rule.range is None and party.is_public:
+        (party.scales[name],) = _scales_of(finite[None], np.ones((1, len(finite)), np.bool_))
     if _may_be_thousands(column):
         told = 'if it stands between thousands: csv = { decimal = ",", thousands = "." }'
         party.add("warning", f"all have three digits behind the point; {told}", name)
@@ -499,6 +509,68 @@ def _numbers(party: _Party, column: Column, rule: ColumnRule) -> None:
             f"what is none (a 0, say) under null, or leave the column out"
         )
         party.add("warning", told, name)
+
+
+_CLEAR_CELLS = 1 << 18
+"""Numbers of columns that are looked at together."""
+
+
+def _clear_numbers(party: _Party, table: Mapping[str, Column], rules: Mapping[str, ColumnRule]) -> set[str]:
+    """Return the columns of numbers of which `_column` has nothing to say, and note their scales as it does.
+
+    Columns are looked at together, so that each of thousands takes no call of numpy of its own.
+    """
+    numbers, clear = dict[str, NDArray[np.float64]](), set[str]()
+    for name, column in table.items():
+        rule, missing = rules[name], column.num_missing
+        is_usual = rule.type == "numeric" and not is_pandas_index(name) and column.csv.separator != ";"
+        if is_usual and missing < len(column) and not (missing and rule.missing == "refuse") and not column.is_large:
+            with contextlib.suppress(BadInput):
+                values_N, wrong = column.readable_numbers(party.source.where)
+                numbers |= {} if wrong else {name: values_N}
+    step = _CLEAR_CELLS // max(1, len(next(iter(numbers.values()), ())))
+    for first in range(0, len(numbers) if step > 1 else 0, max(1, step)):
+        names = list(numbers)[first : first + step]
+        values_CN = np.stack([numbers[name] for name in names])
+        is_clear_C = _are_clear(values_CN, is_double=party.is_double)
+        are_ids = [bool(_ID_NAME.fullmatch(name)) for name in names]
+        is_clear_C &= ~(np.asarray(are_ids) & (np.floor(values_CN) == values_CN).any(1))
+        clear.update(itertools.compress(names, is_clear_C))
+        if party.is_public:
+            scales = _scales_of(values_CN, np.isfinite(values_CN))
+            party.scales |= {
+                name: scale
+                for name, scale in zip(names, scales, strict=True)
+                if name in clear and rules[name].range is None
+            }
+    return clear
+
+
+def _are_clear(values_CN: NDArray[np.float64], *, is_double: bool) -> NDArray[np.bool_]:
+    """Return of which columns `_numbers` has nothing to say, whatever they are called; of some others it has not."""
+    finite_CN = np.isfinite(values_CN)
+    with np.errstate(over="ignore", invalid="ignore"):
+        sorted_CN = np.sort(np.where(finite_CN, values_CN, np.inf), axis=1)
+        counts_C = finite_CN.sum(1)
+        rows = np.arange(len(values_CN))
+        low_C, high_C = sorted_CN[:, 0], sorted_CN[rows, np.maximum(counts_C, 1) - 1]
+        largest_C = np.maximum(np.abs(low_C), np.abs(high_C))
+        is_clear_C = (counts_C > 0) & ~np.isinf(values_CN).any(1) & (low_C < high_C)
+        is_clear_C &= (largest_C < 2.0**53) & (largest_C >= np.finfo(np.float64).tiny)
+        if values_CN.shape[1] >= _FEW_ROWS:
+            is_clear_C &= ~(np.isin(values_CN[:, 0], (0, 1)) & (np.diff(values_CN, axis=1) == 1).all(1))
+        if is_double:
+            return np.asarray(is_clear_C, np.bool_)
+        mean_C = np.where(finite_CN, values_CN, 0.0).sum(1) / np.maximum(counts_C, 1)
+        deviation_C = np.sqrt(np.square(np.where(finite_CN, values_CN - mean_C[:, None], 0.0)).sum(1) / counts_C)
+        is_clear_C &= largest_C <= np.finfo(np.float32).max
+        is_clear_C &= ~may_merge_in_single(largest_C, deviation_C)
+        single_CN = (sorted_CN - mean_C[:, None]).astype(np.float32)
+        is_next_CN = np.arange(1, values_CN.shape[1]) < counts_C[:, None]
+        different_C, single_C = (
+            1 + ((one[:, 1:] != one[:, :-1]) & is_next_CN).sum(1) for one in (sorted_CN, single_CN)
+        )
+    return np.asarray(is_clear_C & (1.0 - single_C / different_C <= _LOST), np.bool_)
 
 
 def _lost_in_single(finite: NDArray[np.float64]) -> float:
@@ -769,11 +841,21 @@ class _Scale(NamedTuple):
     """Median of the absolute values."""
 
 
-def _scale(finite_N: NDArray[np.float64]) -> _Scale:
-    with np.errstate(over="ignore"):
-        moments = float(finite_N.mean()), float(finite_N.std())
-    limits = float(finite_N.min()), float(finite_N.max())
-    return _Scale(len(finite_N), *moments, *limits, float(np.median(np.abs(finite_N))))
+def _scales_of(values_CN: NDArray[np.float64], finite_CN: NDArray[np.bool_]) -> list[_Scale]:
+    """Return what is kept of columns by their finite numbers, of which each has at least one."""
+    counts_C = finite_CN.sum(1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean_C = np.where(finite_CN, values_CN, 0.0).sum(1) / counts_C
+        squares_CN = np.square(np.where(finite_CN, values_CN - mean_C[:, None], 0.0))
+    sizes_CN = np.sort(np.where(finite_CN, np.abs(values_CN), np.inf), axis=1)
+    columns = np.arange(len(values_CN))
+    median_C = sizes_CN[columns, (counts_C - 1) // 2] / 2 + sizes_CN[columns, counts_C // 2] / 2
+    low_C, high_C = (
+        values_CN.min(1, where=finite_CN, initial=np.inf),
+        values_CN.max(1, where=finite_CN, initial=-np.inf),
+    )
+    found = (counts_C, mean_C, np.sqrt(squares_CN.sum(1) / counts_C), low_C, high_C, median_C)
+    return [_Scale(int(count), *rest) for count, *rest in zip(*(one.tolist() for one in found), strict=True)]
 
 
 def _joint_deviation(scales: Sequence[_Scale]) -> float:

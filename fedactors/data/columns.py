@@ -18,6 +18,7 @@ Shapes: N rows, D columns of numbers.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 import logging
@@ -214,6 +215,10 @@ class ColumnRule:
         return {"mean": "mean", "median": "median", "indicator": "mean"}.get(self.missing, "")
 
 
+NUMBERS = ColumnRule()
+"""Of columns without one."""
+
+
 @pydantic_dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
 class FittedColumn:
     """A column of the training rows: its rule, and the categories that were there."""
@@ -309,11 +314,10 @@ def fit(
         BadInput: a categorical column of numbers that are no codes, or of too many categories; text where numbers must
             be, or numbers that cannot be told apart in this precision.
     """
-    usual = ColumnRule()
-    _refuse_texts([column for name, column in columns.items() if rules.get(name, usual).type == "numeric"], where)
+    _refuse_texts([column for name, column in columns.items() if rules.get(name, NUMBERS).type == "numeric"], where)
     made = []
     for name, column in columns.items():
-        rule = rules.get(name, usual)
+        rule = rules.get(name, NUMBERS)
         if not rule.is_category:
             zone = _zone(column, where) if rule.type == "datetime" else ""
             made.append(FittedColumn(name=name, rule=rule, origin=_origin(column, rule, where, dtype), zone=zone))
@@ -412,10 +416,15 @@ def merges_in_single(values_N: NDArray[np.float64]) -> bool:
     if not len(finite) or finite.min() == finite.max():
         return False
     with np.errstate(over="ignore", invalid="ignore"):
-        allowed = _BLURRED * float(finite.std())
-        if not max(np.abs(finite).max() * 2.0**-24, _LEAST_SINGLE) > allowed:
+        deviation = finite.std()
+        if not may_merge_in_single(np.abs(finite).max(), deviation):
             return False
-        return bool(np.abs(finite - finite.astype(np.float32)).max() > allowed)
+        return bool(np.abs(finite - finite.astype(np.float32)).max() > _BLURRED * float(deviation))
+
+
+def may_merge_in_single(largest: Any, deviation: Any) -> Any:
+    """Say whether single precision may round numbers of this size by as much as what makes them different."""
+    return np.maximum(largest * 2.0**-24, _LEAST_SINGLE) > _BLURRED * deviation
 
 
 def check_single(values: NDArray[Any], where: str) -> None:
@@ -451,7 +460,7 @@ def told_apart(values_N: NDArray[np.float64]) -> tuple[str, str]:
 def fit_public(names: Sequence[str], rules: Mapping[str, ColumnRule]) -> tuple[FittedColumn, ...]:
     """Return columns of which nothing depends on rows (`ColumnRule.measures`); without a rule they are numbers."""
     ruled = resolve_rules([*rules.items()], names)
-    chosen = {name: ruled.get(name, ColumnRule()) for name in names}
+    chosen = {name: ruled.get(name, NUMBERS) for name in names}
     return tuple(FittedColumn(name=name, rule=rule, categories=rule.declared) for name, rule in chosen.items())
 
 
@@ -817,8 +826,13 @@ class Preprocessing:
         zeros = np.zeros(len(names), np.float32)
         return cls(columns=tuple(columns), feature_names=names, fill=zeros, mean=zeros, deviation=zeros + 1, csv=csv)
 
+    @functools.cached_property
+    def text(self) -> str:
+        """The same as JSON, for snapshots: a table of many columns is one value there, and written out once."""
+        return json.dumps(self.as_dict())
+
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, for a snapshot or JSON."""
+        """Return plain values, for JSON."""
         arrays = {name: getattr(self, name) for name in ("fill", "mean", "deviation")}
         return {
             "columns": COLUMNS.dump_python(self.columns, mode="json"),
@@ -832,8 +846,8 @@ class Preprocessing:
         }
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], where: str) -> Preprocessing:
-        """Return what `as_dict` gave.
+    def of(cls, given: str | Mapping[str, Any], where: str) -> Preprocessing:
+        """Return what `text` or `as_dict` gave.
 
         Args:
             given: perhaps a stranger's.
@@ -843,6 +857,7 @@ class Preprocessing:
             BadInput: it is something else.
         """
         try:
+            given = json.loads(given) if isinstance(given, str) else given
             columns = COLUMNS.validate_python(given["columns"])
             names = tuple(str(name) for name in given["feature_names"])
             csv = _CSV.validate_python(given.get("csv"))
@@ -851,7 +866,7 @@ class Preprocessing:
             alignment = _ALIGNMENT.validate_python(given.get("alignment"))
             dtype = np.float64 if given.get("double") else np.float32
             arrays = {name: np.asarray(given[name], dtype) for name in ("fill", "mean", "deviation")}
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else first_line(error)
             raise BadInput(f"{where}: its preprocessing is damaged: {reason}") from None
         if names != tuple(name for one in columns for name in one.names) or any(

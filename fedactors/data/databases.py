@@ -100,7 +100,8 @@ KINDS = {
     "bpchar": "text", "date": "date", "timestamp without time zone": "timestamp",
     "timestamp with time zone": "timestamp",
 }  # fmt: skip
-_AS_THEY_ARE = ("integer", "float", "boolean", "date")
+_AS_THEY_ARE = ("integer", "float", "boolean", "date", "other")
+"""Kinds that COPY writes as the server shows them; a CAST makes 1.2.3.4/32 of the address 1.2.3.4."""
 
 
 def _postgres_kind(stored: str) -> str:
@@ -419,7 +420,7 @@ class TableSource:
                 size = max(_LEAST_ROWS, _FETCH_ROWS // max(len(columns), 1))
                 return _gathered(iter(lambda: cursor.fetchmany(size), []), columns, kinds, self.shown)
         if self.kind == "postgres":
-            # As text, CHAR(n) loses its padding and kinds without a number (uuid, enum) can be keys or categories.
+            # As text, CHAR(n) loses its padding.
             # A moment with a time zone is that of UTC, the session's; decimals become numbers here, which are exact.
             types = {"timestamp": "TIMESTAMP"}
             casts = {name: types.get(known[name], "TEXT") for name in columns if known[name] not in _AS_THEY_ARE}
@@ -852,11 +853,19 @@ def _bytes(texts: Any) -> Any:
 _WIDE = ("HUGEINT", "UHUGEINT", "BIGNUM", "VARINT")
 _AS_THEY_SHOW = ("BIT", "TIME WITH TIME ZONE")
 """Types of which Arrow would have a part."""
+_IN_LISTS = re.compile(r"(BIT|TIME WITH TIME ZONE|UHUGEINT)(\[[0-9]*\])+")
+"""Lists of which Arrow would have other values."""
 
 
 def _wide_columns(relation: Any) -> dict[str, str]:
     """Return the columns that DuckDB would give to Arrow as other values, with their kinds."""
     kinds = dict(zip(relation.columns, map(str, relation.types), strict=True))
+    for name, kind in kinds.items():
+        if _IN_LISTS.fullmatch(kind):
+            raise ValueError(
+                f"column {name} holds lists of the type {kind}, of which Arrow has other values; in a view write a "
+                f"column of each place, such as {_plain(name)}[1] AS {name}1"
+            )
     return {name: kind for name, kind in kinds.items() if kind in (*_WIDE, *_AS_THEY_SHOW)}
 
 

@@ -744,7 +744,7 @@ def _array(value: Any) -> Any:
     made = np.asarray(value)
     if made.dtype.kind in "mM" and np.datetime_data(made.dtype)[0] != "generic":
         return in_arrows_unit(made)
-    if made.dtype.kind == "U" and made.ndim == 1:
+    if made.dtype.kind in "UT" and made.ndim == 1:
         return texts_of_numpy(made)
     if made.dtype.kind == "S" and made.ndim == 1:  # which Arrow ends at the first zero
         return pa.array(made.tolist(), pa.binary())

@@ -152,7 +152,7 @@ class PreparedBlock:
     def scale(self) -> dict[str, Any]:
         """What predictions on new rows need, as plain values for a snapshot."""
         return {
-            "preprocessing": self.preprocessing.as_dict(),
+            "preprocessing": self.preprocessing.text,
             "label_mean": self.label_mean,
             "label_deviation": self.label_deviation,
             "class_names": list(self.class_names),

@@ -105,6 +105,7 @@ def ending_of(name: str) -> str:
 
 # --- what a file holds ------------------------------------------------------------------------------------------------
 
+_OLD_OFFICE = "a document of Office of before 2007, or one with a password"
 _MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"PAR1", "parquet"),
     (b"ARROW1", "arrow"),
@@ -116,7 +117,7 @@ _MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"\x28\xb5\x2f\xfd", "zst"),
     (b"PK\x03\x04", "zip"),
     (b"SQLite format 3", "an SQLite database"),
-    (b"\xd0\xcf\x11\xe0", "an Excel workbook"),
+    (b"\xd0\xcf\x11\xe0", _OLD_OFFICE),
     (b"%PDF", "a PDF document"),
     (b"\x89HDF", "an HDF5 file"),
     (b"\xfd7zXZ", "an xz archive"),
@@ -166,6 +167,9 @@ def _kind_of(begins: bytes) -> str:
     return next((kind for magic, kind in _MAGIC if begins.startswith(magic)), "csv")
 
 
+_CUT_ARCHIVE = (
+    "it begins as a workbook or an archive (zip) does and does not end so: it was cut short; fetch or save it anew"
+)
 Content = bytes | mmap.mmap
 """Of a file: in memory, or where it is large mapped from a copy, which nobody else can cut short."""
 
@@ -185,7 +189,10 @@ def _content(path: Path) -> tuple[str, Content]:
         elif kind == "zst":
             stream = packed.enter_context(pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd"))
         elif kind == "zip":
-            archive = packed.enter_context(zipfile.ZipFile(file))
+            try:
+                archive = packed.enter_context(zipfile.ZipFile(file))
+            except zipfile.BadZipFile:
+                raise ValueError(_CUT_ARCHIVE) from None
             names = [one for one in archive.namelist() if not one.endswith("/") and not one.startswith("__MACOSX")]
             if "xl/workbook.xml" in names:
                 file.seek(0)
@@ -228,7 +235,8 @@ def read_csv(
     lines = _Lines(_in_utf8(content, csv, where), _separator(path, csv), csv, where)
     present, rows = lines.head_and_rows()
     _refuse_other_separator(where, present, wanted, csv)
-    positions = [position for position, name in enumerate(present) if wanted is None or name in wanted]
+    asked = None if wanted is None else set(wanted)
+    positions = [position for position, name in enumerate(present) if asked is None or name in asked]
     _refuse_doubled([present[position] for position in positions], where)
     if not positions or re.fullmatch(rb"[\r\n]*", rows):
         return {present[position]: pa.array([], pa.string()) for position in positions}, present
@@ -344,34 +352,44 @@ _UNLIKELY = re.compile(
     "\u201a\u201c-\u201e\u2020\u2021\u2026\u2030\u2039\u203a\u2044\u20ac\u2202\u2206\u221a\u2248\u2500-\u259f\u25ca\ufb01\ufb02](?=[a-z])"
 )
 """A capital or a sign inside a word, which is what letters with accents become in an encoding that is not theirs."""
-
-_OF_BYTES = ("cp1252", "latin-1", "mac_roman", "cp850")
+_UNLIKELY_LETTERS = re.compile("[\u00c0-\u00ff]{5}|(?<=[^\\W\\d_m])[\u00b2\u00b3\u00b9](?=[^\\W\\d_])")
+"""A word of accents alone, or a small 1, 2 or 3 inside one: what letters of Poland, Russia and Greece become."""
+_UNLIKELY_CAPITALS = re.compile("[\u0430-\u045f][\u0410-\u042f]")
+"""A capital of Cyrillic behind a small letter: in the other encoding of its bytes all are the other way round."""
+_OF_BYTES = (
+    (_UNLIKELY, ("cp1252", "latin-1", "mac_roman", "cp850")),
+    (_UNLIKELY_LETTERS, ("cp1250", "cp1251", "koi8_r", "cp1253")),
+    (_UNLIKELY_CAPITALS, ("cp1251", "koi8_r")),
+)
+"""What is hardly what was written, and the encodings in which it may have been."""
 
 
 def _refuse_unlikely(content: Content, csv: CsvFormat, where: str) -> None:
     """Refuse texts that another encoding of one byte for each letter makes better words of: they all read any byte."""
-    numbered = enumerate(_texts(content, csv.encoding, "replace"), 1)
-    suspect = next((one for one in numbered if not one[1].isascii() and _UNLIKELY.search(one[1])), None)
-    if suspect is None:
-        return
-    # a name such as dateÉchéance has a capital inside: what all lines would be in another encoding decides
-    at_most = _num_unlikely(content, csv.encoding)
-    others = {one: _num_unlikely(content, one) for one in _OF_BYTES}
-    better = sorted((one for one in others if others[one] < at_most), key=lambda one: others[one])
-    if not better:
-        return
-    number, text = suspect
-    start = next(_UNLIKELY.finditer(text)).start()
-    shown = text[max(0, start - 9) :][:20].strip()
-    line = shown.encode(csv.encoding, "replace")
-    told = ", ".join(f'encoding = "{one}" reads {line.decode(one, "replace")!r}' for one in better)
-    raise BadInput(
-        f"{where}: line {number} is {shown!r} in {csv.encoding}, which is hardly what was written; give its encoding, "
-        f'csv = {{ encoding = "..." }}: {told}; where none of them is right, write the file in UTF-8'
-    )
+    for unlikely, encodings in _OF_BYTES:
+        numbered = enumerate(_texts(content, csv.encoding, "replace"), 1)
+        suspect = next((one for one in numbered if not one[1].isascii() and unlikely.search(one[1])), None)
+        if suspect is None:
+            continue
+        # a name such as dateÉchéance has a capital inside: what all lines would be in another encoding decides
+        at_most = _num_unlikely(content, csv.encoding, unlikely)
+        others = {one: _num_unlikely(content, one, unlikely) for one in encodings}
+        better = sorted((one for one in others if others[one] < at_most), key=lambda one: others[one])
+        if not better:
+            continue
+        number, text = suspect
+        start = next(unlikely.finditer(text)).start()
+        shown = text[max(0, start - 9) :][:20].strip()
+        line = shown.encode(csv.encoding, "replace")
+        readings = _readings(line, better) or [(one, line.decode(one, "replace")) for one in better]
+        told = ", ".join(f'encoding = "{one}" reads {text!r}' for one, text in readings)
+        raise BadInput(
+            f"{where}: line {number} is {shown!r} in {csv.encoding}, which is hardly what was written; give its "
+            f'encoding, csv = {{ encoding = "..." }}: {told}; where none of them is right, write the file in UTF-8'
+        )
 
 
-def _num_unlikely(content: Content, encoding: str) -> float:
+def _num_unlikely(content: Content, encoding: str, unlikely: re.Pattern[str]) -> float:
     """Return in how many places a file is hardly what was written; infinite: no text at all."""
     number = 0
     try:
@@ -380,7 +398,7 @@ def _num_unlikely(content: Content, encoding: str) -> float:
                 continue
             if re.search("[\x80-\x9f]", text):
                 return math.inf
-            number += len(_UNLIKELY.findall(text))
+            number += len(unlikely.findall(text))
     except UnicodeDecodeError:
         return math.inf
     return number
@@ -405,7 +423,7 @@ def _readings(line: bytes, encodings: Sequence[str]) -> list[tuple[str, str]]:
 
 
 _NO_WORDS = re.compile(
-    "[A-Za-z][\u0400-\u04ff]|[\u0400-\u04ff][A-Za-z]|[\u0430-\u045f][\u0400-\u042f]|[\u00c0-\u024f]{4}"
+    "[A-Za-z\u00c0-\u024f][\u0370-\u06ff\u0e00-\u0e7f]|[\u0370-\u06ff\u0e00-\u0e7f][A-Za-z\u00c0-\u024f]|[\u0430-\u045f][\u0400-\u042f]|[\u00c0-\u024f]{4}"
     "|[a-z][\u00c0-\u00d6\u00d8-\u00de](?![A-Za-z\u00c0-\u024f])|[^\\W\\d_][\u00bc-\u00be]"
     "|[\u00a2-\u00a6\u00a8\u00ac\u00af\u00b1-\u00b4\u00b6\u00b8\u00b9\u00bc-\u00be\u00d7\u00f7\u2044\u2020-\u2022\u2030\u2202-\u2265\u25ca](?=[^\\W\\d_])"
     "|[\u2500-\u25ff]|[\uff61-\uff9f]"
@@ -441,7 +459,7 @@ def _without_marks(content: Content, where: str) -> Content:
     mark = codecs.BOM_UTF8
     while content[:3] == mark:
         content = content[3:] if isinstance(content, bytes) else written_to_file(_parts_from(content, 3))
-    if found := re.search(rb"[\r\n]" + mark, content):
+    if _holds(content, mark) and (found := re.search(rb"[\r\n]" + mark, content)):
         number = len(content[: found.end()].splitlines())
         raise BadInput(
             f"{where}: line {number} begins with a byte order mark (0xEF 0xBB 0xBF), as where files were put together; "
@@ -454,7 +472,10 @@ def _parts_from(content: Content, first: int) -> Iterator[bytes]:
     return (content[start : start + _CSV_BLOCK] for start in range(first, len(content), _CSV_BLOCK))
 
 
-_ENCODINGS = ("utf-8", "cp1252", "latin-1", "mac_roman", "cp850", "cp1251", "gb18030", "shift_jis", "big5")
+_ENCODINGS = (
+    "utf-8", "cp1252", "latin-1", "mac_roman", "cp850", "cp1250", "cp1254", "cp1251", "koi8_r", "cp1253", "cp1255",
+    "cp1256", "cp874", "gb18030", "shift_jis", "euc_jp", "big5", "cp949",
+)  # fmt: skip
 """What files are written in, and what Excel writes; the first in which a line can be read is not always right."""
 
 
@@ -618,10 +639,10 @@ class _Lines:
 
     def _refuse_open_quote(self) -> None:
         """Refuse a quote that is never closed, and text behind one that is: what follows would be read otherwise."""
-        edge = re.escape(self.separator.encode()) + b'\r\n"'
-        has_text_behind = re.search(b'[^%s]"+[^%s]' % (edge, edge), self.content)
+        if not _holds(self.content, b'"'):
+            return
         count = sum(part.count(b'"') for part in _parts_from(self.content, 0))
-        if not count % 2 and not has_text_behind:
+        if not count % 2 and not _has_quotes_inside(self.content, self.separator):
             return
         begins = 1
         try:
@@ -654,6 +675,21 @@ class _Lines:
                     'out by csv = { skip = 1 } or csv = { comment = "#" }'
                 )
         return ""
+
+
+def _has_quotes_inside(content: Content, separator: str) -> bool:
+    """Say whether quotes side by side stand between other characters than what begins and ends a field."""
+    edges = separator.encode() + b'\r\n"'
+    if not isinstance(content, bytes):  # which would need as much memory again
+        inside = re.escape(edges)
+        return re.search(b'[^%s]"+[^%s]' % (inside, inside), content) is not None
+    bytes_B = np.frombuffer(b"\n" + content + b"\n", np.uint8)
+    quotes_Q = np.flatnonzero(bytes_B == ord('"'))
+    before_Q, behind_Q = bytes_B[quotes_Q - 1], bytes_B[quotes_Q + 1]
+    is_edge = np.isin(np.arange(256), list(edges))
+    begins_inside = ~is_edge[before_Q[before_Q != ord('"')]]
+    ends_inside = ~is_edge[behind_Q[behind_Q != ord('"')]]
+    return bool((begins_inside & ends_inside).any())
 
 
 _SEP_LINE = re.compile(r"sep=(.)\s*", re.IGNORECASE)
@@ -753,19 +789,20 @@ def named_columns(
     Raises:
         BadInput: two of one name, or values of no plain type.
     """
+    asked, known = None if wanted is None else set(wanted), set(present)
     for name, values in [*arrays.items()]:
         if isinstance(getattr(values, "type", None), pa.FixedShapeTensorType):
             arrays[name] = values = _lists_of_tensors(name, values, where)
         if is_list(values) and name not in whole:
             del arrays[name]
             elements = _elements(name, values, where)
-            if taken := [one for one in elements if one != name and one in present]:
+            if taken := [one for one in elements if one != name and one in known]:
                 number = taken[0].removeprefix(f"{name}.")
                 raise BadInput(
                     f"{where}: column {taken[0]}: is also what place {number} of the lists of column {name} is "
                     "called; name one of them differently"
                 )
-            others = [one for one in elements if one not in (wanted or elements)]
+            others = [one for one in elements if asked is not None and one not in asked]
             if is_complete and others and len(others) < len(elements):
                 raise BadInput(
                     f"{where}: column {name}: its lists have {len(elements)} places, and of training "
@@ -773,7 +810,7 @@ def named_columns(
                     "count"
                 )
             arrays |= elements
-    arrays = {name: one for name, one in arrays.items() if wanted is None or {name, list_of(name)} & set(wanted)}
+    arrays = {name: one for name, one in arrays.items() if asked is None or name in asked or list_of(name) in asked}
     found = {}
     large = is_large(sum(values.nbytes for values in arrays.values()))
     for name, values in arrays.items():
@@ -878,6 +915,8 @@ def _read_file(
             where = "; its tables are read with layout = relational" if kind.endswith("database") else ""
             if kind == "an Access database":
                 where = "; export its tables"
+            if kind == _OLD_OFFICE:
+                where = "; save it as .xlsx without a password"
             if kind in _REWRITTEN:
                 where = f", as pyarrow.feather.write_feather({_REWRITTEN[kind]}, 'table.feather') makes it of this one"
             if kind in _WITH_CODES:
@@ -935,7 +974,8 @@ def _read_arrow(kind: str, path: Path, party: str, wanted: Sequence[str] | None)
     with opened(path) as file:
         whole = pa_parquet.ParquetFile(file, **_PARQUET) if kind == "parquet" else pa.ipc.open_file(file)
         present = list((whole.schema_arrow if kind == "parquet" else whole.schema).names)
-        chosen = present if wanted is None else [name for name in present if name in wanted]
+        asked = set(present if wanted is None else wanted)
+        chosen = [name for name in present if name in asked]
         _refuse_doubled(chosen, f"{party}: {path}")
         schema = whole.schema_arrow if kind == "parquet" else whole.schema
         refuse_pandas_types([schema.field(name) for name in chosen], f"{party}: {path}")
@@ -1009,7 +1049,8 @@ def _read_object(address: Path, party: str, wanted: Sequence[str] | None) -> tup
 
 def _chosen(table: Any, address: Path, party: str, wanted: Sequence[str] | None) -> tuple[dict[str, Any], list[str]]:
     present = list(table.column_names)
-    chosen = [name for name in present if wanted is None or name in wanted]
+    asked = set(present if wanted is None else wanted)
+    chosen = [name for name in present if name in asked]
     _refuse_doubled(chosen, f"{party}: {address}")
     return {name: table.column(name) for name in chosen}, present
 
@@ -1099,7 +1140,12 @@ def _read_workbook(content: Content, where: str) -> dict[str, Any]:
         ) from None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of styles and the like, which are no values
-        books = [openpyxl.load_workbook(io.BytesIO(content), data_only=is_value) for is_value in (True, False)]
+        try:
+            books = [openpyxl.load_workbook(io.BytesIO(content), data_only=is_value) for is_value in (True, False)]
+        except MemoryError:
+            raise
+        except Exception as error:  # of any kind: what is wrong with its XML is the library's to find
+            raise BadInput(f"{where} {_NO_WORKBOOK}") from error
     names = [sheet.title for sheet in books[0].worksheets if sheet.max_row > 1 or sheet["A1"].value is not None]
     if not names:
         raise BadInput(f"{where}: the workbook has no sheet with cells; a chart is none: save its table as a sheet")
@@ -1111,6 +1157,11 @@ def _read_workbook(content: Content, where: str) -> dict[str, Any]:
             "copy the table's to a workbook of its own"
         )
     sheet, formulas = (book[names[0]] for book in books)
+    if totals := [table for table in sheet.tables.values() if table.totalsRowCount]:
+        raise BadInput(
+            f"{where}: the last row of the table {totals[0].displayName} ({totals[0].ref}) has its totals; turn "
+            "its total row off, and save it again"
+        )
     if merged := list(map(str, sheet.merged_cells.ranges)):
         raise BadInput(f"{where}: cells {merged[0]} are merged: a value stands in the first of them only; unmerge them")
     for row in formulas.iter_rows():
@@ -1152,6 +1203,7 @@ def _read_workbook(content: Content, where: str) -> dict[str, Any]:
     return {name: _cells([row[number] for row in rows]) for number, name in enumerate(found)}
 
 
+_NO_WORKBOOK = "is a damaged workbook; open it and save it anew as .xlsx, or save its sheet as CSV"
 _MARCH_1900 = datetime.datetime(1900, 3, 1)
 _CALENDAR, _SHEETS = "xl/workbook.xml", "xl/worksheets/"
 _FROM_1904 = re.compile(rb"""\bdate1904=["'](?:1|true)["']""")
@@ -1528,6 +1580,7 @@ def _pixels(pillow: Any, image: Any, where: str, image_folder: ImageFolder) -> N
     if fault := _image_fault(image, image_folder):
         raise BadInput(f"{where} {fault}")
     is_wide, is_word = _is_word(image) or image.mode in _WIDE_MODES, _is_word(image)
+    is_unsigned = image.mode == "I" and _sample_format(image) == _UNSIGNED
     is_inverted = _is_inverted(image)  # which Pillow turns where a pixel is a byte, and not where it is a word
     image = importlib.import_module("PIL.ImageOps").exif_transpose(image)
     made = image.convert("F" if is_wide else _MODES[channels])  # Pillow resizes no words of 16 bits
@@ -1536,6 +1589,10 @@ def _pixels(pillow: Any, image: Any, where: str, image_folder: ImageFolder) -> N
     pixels = np.asarray(made).reshape(height, width, -1).transpose(2, 0, 1)
     if not np.isfinite(pixels).all():
         raise BadInput(f"{where} holds values that are NaN or infinite")
+    if is_unsigned and pixels.min() < 0:
+        raise BadInput(
+            f"{where} holds whole numbers of 2^31 or more, which Pillow reads as negative; save it as floats"
+        )
     if is_word:
         pixels = np.rint(pixels).astype(np.uint16)
         pixels = 65535 - pixels if is_inverted else pixels
@@ -1545,6 +1602,15 @@ def _pixels(pillow: Any, image: Any, where: str, image_folder: ImageFolder) -> N
 def _is_word(image: Any) -> bool:
     """Say whether an image has one channel of 16 bits; earlier versions of Pillow call that of a PNG ``I``."""
     return image.mode in _WORD_MODES or (image.mode == "I" and image.format == "PNG")
+
+
+_UNSIGNED, _SIGNED = 1, 2
+
+
+def _sample_format(image: Any) -> int:
+    """Return what kind of numbers a TIFF says that it holds; 0: it says nothing, or is none."""
+    found = getattr(image, "tag_v2", {}).get(339, 0)
+    return int(found[0] if isinstance(found, tuple) else found)
 
 
 def _is_inverted(image: Any) -> bool:
@@ -1563,6 +1629,8 @@ def _image_fault(image: Any, image_folder: ImageFolder) -> str:
             f"holds 16 bits of each of several channels, of which Pillow reads 8 (mode {mode}); save it with 8, or "
             "each channel as an image of its own"
         )
+    if mode in _BYTE_MODES and _sample_format(image) == _SIGNED:
+        return "holds bytes from -128 to 127, which Pillow reads as 0 to 255; save it as floats, and give their peak"
     if mode not in _BYTE_MODES and _is_inverted(image) and not _is_word(image):
         return f"counts from white to black (mode {mode}, PhotometricInterpretation 0); save it from black to white"
     if mode in _BYTE_MODES:
@@ -1611,6 +1679,8 @@ def _read_arrays(path: Path, party: str, image_folder: ImageFolder, is_new: bool
             f"{party}: {path}: images of type {images.dtype} are not allowed without their largest value; give it "
             "under [task], such as peak = 255"
         )
+    if image_folder.is_image and images.dtype.kind == "f" and (told := _other_peak(images, image_folder.peak)):
+        raise BadInput(f"{party}: {path}: images of type {images.dtype} {told}")
     if not is_new:
         _refuse_equal(images, f"{party}: {path}")
         steps = images.reshape(-1, *needed) if len(needed) > 1 else images[..., None]
@@ -1622,6 +1692,28 @@ def _read_arrays(path: Path, party: str, image_folder: ImageFolder, is_new: bool
     if len(labels) != len(images):
         raise BadInput(f"{party}: {path}: labels of shape {list(labels.shape)} for {len(images)} samples")
     return Read(ids, image_folder.scaled(images), labels, {})
+
+
+_LEAST_OF_BYTES, _MOST_OF_WORDS = 16, 65535
+
+
+def _other_peak(images: NDArray[Any], peak: float | None) -> str:
+    """Return what to say of floats that look as if they had another largest value than is said; empty: they do not.
+
+    Whole numbers of any other type are divided by it.
+    """
+    finite = images[np.isfinite(images)]
+    if not len(finite) or finite.min() < 0:
+        return ""
+    largest = float(finite.max())
+    if peak is None and _LEAST_OF_BYTES <= largest <= _MOST_OF_WORDS and bool((finite == np.floor(finite)).all()):
+        return (
+            f"hold whole numbers up to {largest:g}, as bytes do, which would be divided by 255; say under [task] what "
+            "is their largest value, such as peak = 255, or peak = 1 for numbers as they are"
+        )
+    if peak is not None and peak >= _BYTES_PEAK and 0 < largest <= 1:
+        return f"hold numbers up to {largest:g}, and peak = {peak:g} is that of whole numbers; leave peak out"
+    return ""
 
 
 def class_texts(labels: tuple[str, ...] | NDArray[Any]) -> tuple[str, ...]:
@@ -1707,23 +1799,36 @@ _LIBRARY_READS_NUMBERS = "its library reads as the number 7"
 def table_of_hugging_face(found: Any) -> Any:
     """Return the rows of a Hugging Face data set as a table with the columns that its format has, and plain types.
 
+    Classes are called by their names.
+
     Raises:
-        ValueError: it computes its rows when they are read.
+        ValueError: it computes its rows when they are read, or holds a class without a name.
     """
     how = found.format
     if how["type"] == "custom":
         raise ValueError("a data set with a transform, which has no rows but when they are read; use map(...) instead")
     table = found.select_columns(how["columns"]).with_format("arrow")[:]
     for number, column in enumerate(table.schema):
-        if type(found.features[column.name]).__name__ == "Image":  # of which a file may be named only
-            embed = found.features[column.name].embed_storage
-            values = pa.chunked_array([embed(one) for one in table.column(number).chunks], _PICTURE)
+        feature = found.features[column.name]
+        if type(feature).__name__ == "ClassLabel":
+            table = table.set_column(number, column.name, _named(table.column(number), feature.names, column.name))
+        elif type(feature).__name__ == "Image":  # of which a file may be named only
+            values = pa.chunked_array([feature.embed_storage(one) for one in table.column(number).chunks], _PICTURE)
             table = table.set_column(number, column.name, values)
         elif isinstance(column.type, pa.ExtensionType):
             kind = column.type.storage_type
             storage = pa.chunked_array([one.storage for one in table.column(number).chunks], kind)
             table = table.set_column(number, column.name, storage)
     return table.replace_schema_metadata(None)
+
+
+def _named(codes: Any, names: Sequence[str], column: str) -> Any:
+    """Return the names of classes by their numbers; -1 says that a row has none."""
+    codes = pc.if_else(pc.equal(codes, -1), pa.scalar(None, codes.type), codes)
+    unnamed = codes.filter(pc.or_(pc.less(codes, 0), pc.greater_equal(codes, len(names))))
+    if len(unnamed):
+        raise ValueError(f"column {column} holds the class {unnamed[0]}, and {len(names)} have names, from 0 on")
+    return pa.array(names, pa.string()).take(codes)
 
 
 _PICTURE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])

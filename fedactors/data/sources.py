@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedactors.data.columns import (
     NO_ID,
+    NUMBERS,
     UNSEEN_ID,
     ColumnRule,
     FittedColumn,
@@ -277,8 +278,13 @@ class FileSource:
                     f"{self.where}: column {number} has no name; name it, or list the columns to learn from "
                     "under features"
                 )
-            has_placeholder = rules.get(name, ColumnRule()).missing == "constant"
-            if name in table and len(table[name]) and not has_placeholder and table[name].is_missing().all():
+            has_placeholder = rules.get(name, NUMBERS).missing == "constant"
+            if (
+                name in table
+                and len(table[name])
+                and not has_placeholder
+                and table[name].num_missing == len(table[name])
+            ):
                 raise BadInput(
                     f"{self.where}: column {name}: no row has a value; list the other columns under features"
                 )
@@ -351,8 +357,9 @@ class FileSource:
 
     def _check_rules(self, names: Sequence[str]) -> None:
         ruled = [("categorical", name) for name in self.categorical] + [("columns", name) for name, _ in self.rules]
+        known = set(names)
         for kind, column in ruled if names else ():
-            if column not in names and not ("*" in column and set(names) & set(self._rules_like(column, names))):
+            if column not in known and not ("*" in column and self._rules_like(column, names)):
                 if kind == "columns" and column == self.label:
                     continue
                 columns = [name for name in names if list_of(name) == column]

@@ -121,6 +121,7 @@ COUNTED = {
     "excel": (86_400, 1, -25_569 * 86_400),
 }
 """Formats of dates that are numbers: so many seconds are so many of them, from so many seconds after 1970 on."""
+_USUAL = CsvFormat()
 _EPOCH = datetime.datetime(1970, 1, 1)
 _FIRST_SECOND, _LAST_SECOND = {"excel": -2_203_891_200}, 253_402_300_800
 """From which on, since 1970, and to which there are dates: of workbooks since March 1900, before which their days are
@@ -330,7 +331,7 @@ def encode_dates(moments: NDArray[Any], parts: Sequence[DatePart], width: int) -
 # --- values -----------------------------------------------------------------------------------------------------------
 
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
-_THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}([., '\u00a0\u202f][0-9]{3})+([.,][0-9]+)?")
+_THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}([., '\u00a0\u202f][0-9]{3})+([.,][0-9]+)?")
 _LONGEST_NULL = 4
 _NUMBER_FORMS: tuple[dict[str, Any], ...] = (
     {"decimal": ","},
@@ -448,7 +449,7 @@ def in_arrows_unit(values: NDArray[Any]) -> NDArray[Any]:
 
 def texts_of_numpy(values: NDArray[np.str_]) -> Any:
     """Return texts as an Arrow array, whole: Arrow itself ends those of numpy at the first character zero."""
-    return pa.array(values.tolist(), pa.string())
+    return pa.array(values.tolist(), pa.string(), from_pandas=True)
 
 
 Purpose = Literal["name", "category", "key"]
@@ -612,7 +613,7 @@ class Column:
     ) -> None:
         self.name = name
         self.values = plain_values(values)
-        self.csv = csv or CsvFormat()
+        self.csv = csv or _USUAL
         self.is_large = is_large
         self._is_of_1904 = is_of_1904
         self._rows = rows
@@ -658,6 +659,13 @@ class Column:
     def is_missing(self) -> NDArray[np.bool_]:
         """Return where no value is (N)."""
         return _as_numpy(pc.is_null(self.values, nan_is_null=pa.types.is_floating(self.values.type)))
+
+    @property
+    def num_missing(self) -> int:
+        """How many values there are not."""
+        if not pa.types.is_floating(self.values.type):
+            return int(self.values.null_count)
+        return int(self.is_missing().sum())
 
     def coded(self, where: str) -> tuple[list[str], NDArray[np.int64]]:
         """Return the different texts in the order in which they occur, and the number of each row's (N); -1: missing.
@@ -883,7 +891,7 @@ class Column:
         if self.csv.decimal == "." and self.csv.thousands is None and not self._is_mixed:
             with contextlib.suppress(pa.ArrowInvalid):
                 numbers = _as_numpy(pc.cast(self.values, pa.float64()))
-                if not _holds_odd_nan(self.values):
+                if np.isnan(numbers).sum() == self.values.null_count or not _holds_odd_nan(self.values):
                     return numbers, none
         texts = self.numerals()
         good = _matches(texts, _NUMERAL)
@@ -904,7 +912,7 @@ class Column:
         csv, texts = self.csv, pc.utf8_trim_whitespace(self.values)
         if csv.thousands is not None:
             between, point = re.escape(csv.thousands), re.escape(csv.decimal)
-            grouped = pa.array(_matches(texts, rf"^[+-]?[0-9]{{1,3}}(?:{between}[0-9]{{3}})+(?:{point}[0-9]*)?$"))
+            grouped = pa.array(_matches(texts, rf"^[+-]?[1-9][0-9]{{0,2}}(?:{between}[0-9]{{3}})+(?:{point}[0-9]*)?$"))
             texts = pc.if_else(grouped, pc.replace_substring(texts, csv.thousands, ""), texts)
         return _with_points(texts, csv)
 
@@ -974,11 +982,13 @@ class Column:
         """Return which rows name a time zone other than UTC, and which name none, dates too, as Arrow arrays (N)."""
         kind, types, no = self.values.type, pa.types, pa.scalar(False)
         if self.is_text:
+            coded = self.values.dictionary_encode()  # rows may be many, and their days few
             told, is_utc, needs_none = (
-                pc.match_substring_regex(self.values, pattern)
+                pc.match_substring_regex(coded.dictionary, pattern)
                 for pattern in (_WITH_OFFSET, _OFFSET_OF_UTC, _NO_ZONE_NEEDED)
             )
-            found = [pc.and_not(told, is_utc), pc.invert(pc.or_(told, needs_none))]
+            ways = [pc.and_not(told, is_utc), pc.invert(pc.or_(told, needs_none))]
+            found = [one.take(coded.indices) for one in ways]
         elif types.is_timestamp(kind):
             is_utc = kind.tz is not None and kind.tz.upper() in _NAMES_OF_UTC
             found = [

@@ -1,6 +1,7 @@
 """How long a party's file becomes numbers, in processor seconds, and how much memory that takes beside the numbers.
 
     python -m scenarios.benchmarks.reading [ROWS] [FOLDER]
+    python -m scenarios.benchmarks.reading wide [COLUMNS]
     python -m scenarios.results docs/results    # its table, of the rows in docs/results/data/reading.jsonl
 
 A table of an id, six numbers with gaps, two categories, a date and a label, as CSV and as Parquet, read as `FileSource`
@@ -9,6 +10,9 @@ does. Each reading is a process of its own, so that its peak is its own; the bes
     columns     values --> numbers, by the rules of the columns alone
     whole       file --> numbers with ids, label and checks
     peak_mib    of the process, less what it had before it read
+
+With ``wide``: of a table of 200 rows and so many columns, of which one value in a hundred is missing, the seconds of a
+party's reading, and of a whole run of PubSub-VFL on it, with the check of the data and its checkpoints.
 """
 
 from __future__ import annotations
@@ -28,11 +32,13 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+import fedactors
 from fedactors.data.columns import ColumnRule, encode, fit
 from fedactors.data.readers import read_columns
 from fedactors.data.sources import FileSource
 
 ROWS = 300_000
+WIDE_ROWS, WIDE_COLUMNS = 200, 5_000
 RULES = (
     *((f"x{number}", ColumnRule(missing="median")) for number in range(6)),
     ("region", ColumnRule(type="categorical", missing="indicator")),
@@ -75,6 +81,36 @@ def read(path: str) -> dict[str, float]:
     return {"columns": rules, "whole": whole, "peak_mib": peak, "numbers_mib": block.features.nbytes / 2**20}
 
 
+def run_wide(folder: Path, num_columns: int) -> dict[str, float]:
+    """Read a table of many columns, and train on it."""
+    rng = np.random.default_rng(0)
+    ids = [f"c{row:03d}" for row in range(WIDE_ROWS)]
+    columns = {
+        f"g{number}": pa.array(np.round(rng.random(WIDE_ROWS), 3), mask=rng.random(WIDE_ROWS) < 0.01)
+        for number in range(num_columns)
+    }
+    bank = {"id": ids, "age": rng.normal(size=WIDE_ROWS), "y": rng.integers(0, 2, WIDE_ROWS)}
+    pyarrow.csv.write_csv(pa.table(bank), folder / "bank.csv")
+    pyarrow.csv.write_csv(pa.table({"id": ids, **columns}), folder / "shop.csv")
+    (folder / "parties.toml").write_text(
+        '[task]\ntype = "binary"\nalignment = "hash"\n[parties.bank]\npath = "bank.csv"\nid = "id"\nlabel = "y"\n'
+        '[parties.shop]\npath = "shop.csv"\nid = "id"\n[parties.shop.columns]\n"*" = { missing = "mean" }\n'
+    )
+    (folder / "small").mkdir()
+    pyarrow.csv.write_csv(pa.table({"id": ids, "g0": columns["g0"]}), folder / "small" / "shop.csv")
+    for name in ("bank.csv", "parties.toml"):
+        (folder / "small" / name).write_bytes((folder / name).read_bytes())
+    settings = {"num_epochs": 3, "batch_size": 32, "seed": 0}
+    fedactors.simulate("pubsub-vfl", folder / "small" / "parties.toml", **settings)  # what is imported by the first
+    facts = {"party": "shop", "path": str(folder / "shop.csv"), "task": "binary", "num_classes": 2, "id_column": "id"}
+    start = time.process_time()
+    FileSource(rules=(("*", ColumnRule(missing="mean")),), **facts).load()  # type: ignore[arg-type]
+    whole = time.process_time() - start
+    start = time.process_time()
+    fedactors.simulate("pubsub-vfl", folder / "parties.toml", **settings)
+    return {"columns": num_columns, "whole": round(whole, 2), "run": round(time.process_time() - start, 2)}
+
+
 def table(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return the Markdown table of committed figures: a line a version and file."""
     header = ["version", "file", "columns, s", "whole, s", "peak, MiB", "numbers, MiB"]
@@ -92,6 +128,10 @@ def table(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def main() -> None:
     """Print the figures of both files."""
+    if sys.argv[1:2] == ["wide"]:
+        with tempfile.TemporaryDirectory() as name:
+            print(json.dumps(run_wide(Path(name), int(sys.argv[2]) if len(sys.argv) > 2 else WIDE_COLUMNS)))
+        return
     if len(sys.argv) == 3 and Path(sys.argv[2]).is_file():
         print(json.dumps(read(sys.argv[2])))
         return

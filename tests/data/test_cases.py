@@ -41,7 +41,7 @@ from fedactors.data.objects import table_of
 from fedactors.data.readers import read_columns
 from fedactors.data.sources import FileSource
 from fedactors.data.values import CsvFormat
-from fedactors.errors import BadInput, DataMissing
+from fedactors.errors import BadInput, DataMissing, Refused
 from fedactors.plugins import find_protocol
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.runtime.snapshots import digests_of_files
@@ -1175,3 +1175,27 @@ def test_an_address_of_a_cluster_that_is_gone_is_one_line_that_says_who_gave_it(
     (told,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fedactors: ")]
     assert "RAY_ADDRESS" in told
     assert time.monotonic() - start < 60
+
+
+# --- rows of megabytes ------------------------------------------------------------------------------------------------
+
+
+def test_rows_of_more_than_a_megabyte_are_read_as_they_stand_there_and_trained_on(tmp_path):
+    """As of 60,000 genes, with longer numbers; so few rows are trained on where the setting says so."""
+    draw = np.random.default_rng(0)
+    names = [f"g{number}" for number in range(1200)]
+    ids = IDS[:30]
+    texts = [[f"{draw.uniform():.17f}" + "".join(map(str, draw.integers(0, 10, 900))) for _ in names] for _ in ids]
+    rows = [",".join([name, *cells]) for name, cells in zip(ids, texts, strict=True)]
+    assert min(map(len, rows)) > 1 << 20
+    path = described(tmp_path, "shop.csv", text="\n".join([",".join(["id", *names]), *rows]) + "\n")
+    write_csv(tmp_path / "bank.csv", id=ids, age=NOISE[:30], y=LABELS[:30])
+    block = load_description(path).part("shop").load()
+    assert block.ids.tolist() == ids
+    assert block.feature_names == tuple(names)
+    assert np.array_equal(block.features, np.asarray(texts, np.float64).astype(np.float32))
+    settings = {"num_epochs": 2, "batch_size": 4, "validation_fraction": 0.3, "seed": 0}
+    with pytest.raises(Refused, match=r"15 rows of .* trained on; .*, or set min_aligned_rows=15 if all parties agree"):
+        fedactors.simulate("pubsub-vfl", path, **settings, min_aligned_rows=16)
+    run = fedactors.simulate("pubsub-vfl", path, **settings, min_aligned_rows=15)
+    assert 0 <= run.summary.metrics["test/auc"] <= 1

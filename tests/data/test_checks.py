@@ -15,6 +15,7 @@ import pytest
 
 import fedactors
 from fedactors.cli import main as cli
+from fedactors.data import checks
 from fedactors.data.checks import check_data, edits_of, warnings_of
 from fedactors.data.description import load_description
 from fedactors.errors import BadInput
@@ -402,3 +403,70 @@ def test_rows_to_predict_in_another_unit_are_told_to_their_party(described, tmp_
     told = [line for line in caplog.messages if "deviations from training's, such as noise" in line]
     assert len(told) == columns
     assert all("shop.csv: the mean of 1 of 1 columns is more than 5" in line for line in told)
+
+
+def odd_columns():
+    """Return columns of which something is to be said, and others that are like them."""
+    draw = np.random.default_rng(4)
+    noise = draw.normal(0, 3, (12, ROWS))
+    seconds = 1.7e9 + draw.integers(0, 60, ROWS)
+    made = {f"n{number}": values.round(3) for number, values in enumerate(noise)}
+    made |= {
+        "w0": draw.integers(0, 5, ROWS),
+        "w1": 2.0**60 + 512 * np.arange(ROWS),
+        "customer_id": draw.permutation(ROWS),
+    }
+    made |= {"c0": np.full(ROWS, 4.5), "c1": np.arange(ROWS), "c2": np.arange(ROWS) + 1, "c3": np.arange(ROWS) + 7}
+    made |= {"t0": seconds, "t1": np.where(np.arange(ROWS) == 3, 0, seconds), "t2": 1e5 + noise[0], "t3": seconds * 1e3}
+    made |= {
+        "s0": 1e-310 * draw.integers(1, 9, ROWS),
+        "s1": 1e39 * noise[1],
+        "s2": noise[2] * 1e20,
+        "s3": noise[3] * 1e-40,
+    }
+    made |= {"i0": np.where(np.arange(ROWS) == 5, np.inf, noise[4]), "Unnamed: 0": np.arange(ROWS)}
+    gaps = {f"g{number}": np.where(draw.random(ROWS) < 0.2, np.nan, noise[number]) for number in range(4)}
+    gaps |= {
+        "g4": np.where(np.arange(ROWS) > 0, np.nan, 1.0),
+        "g5": np.full(ROWS, np.nan),
+        "g6": np.where(seconds % 2, np.nan, seconds),
+    }
+    written = {name: [f"{value:.17g}" for value in values] for name, values in (made | gaps).items()}
+    return (
+        written
+        | {"x0": ["a"] * 30 + ["1"] * 30}
+        | {name: [one.replace("nan", "") for one in written[name]] for name in gaps}
+    )
+
+
+@pytest.mark.parametrize("rules", ["", '[parties.shop.columns]\n"*" = { missing = "median" }\n'])
+@pytest.mark.parametrize("is_public", [False, True])
+def test_columns_that_are_looked_at_together_say_what_each_says_alone(
+    described, tmp_path, monkeypatch, rules, is_public
+):
+    path = described(rules, **odd_columns())
+    if is_public:
+        for name in ("north", "south"):
+            write_csv(tmp_path / f"{name}.csv", **odd_columns(), y=[row % 2 for row in range(ROWS)])
+        parties = "".join(f'[parties.{one}]\npath = "{one}.csv"\nlabel = "y"\n' for one in ("north", "south"))
+        constant = '"*" = { missing = "constant", fill = 0 }\n' if rules else ""
+        path.write_text(
+            f'[task]\ntype = "binary"\nlayout = "horizontal"\nclasses = [0, 1]\n[task.columns]\n{constant}{parties}'
+        )
+    looked: list[str] = []
+    numbers = checks._numbers
+
+    def seen(party, column, rule):
+        looked.append(column.name)
+        numbers(party, column, rule)
+
+    monkeypatch.setattr(checks, "_numbers", seen)
+    together = check_data(path)
+    assert not set(looked) & {f"n{number}" for number in range(12)}
+    monkeypatch.setattr(checks, "_CLEAR_CELLS", 0)
+    assert check_data(path) == together
+    assert {"n0", "n11"} <= set(looked)
+    told = {one.column for one in together}
+    assert {"c0", "c1", "c2", "w1", "t0", "t1", "s1", "i0"} <= told or any(
+        "columns, such as" in one.text for one in together
+    )

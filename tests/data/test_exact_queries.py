@@ -21,7 +21,7 @@ from fedactors.data.layouts.relational import read_rows
 from fedactors.data.query import KeyTypeError, QueryError, UnsupportedQueryError, make_plan, named_tables, parse_query
 from fedactors.data.values import exact_texts
 from fedactors.errors import BadInput
-from tests.databases import fill_postgres
+from tests.databases import fill_postgres, postgres_address
 
 SQL = {
     "i": "BIGINT",
@@ -139,9 +139,35 @@ FILTERS = (
 )  # fmt: skip
 
 
+def _collated(server, kind):
+    """Return what says that texts are compared by ICU's rules, of which some take two texts for one."""
+    import psycopg
+
+    with psycopg.connect(postgres_address(server), autocommit=True) as base:
+        if not base.execute("SELECT 1 FROM pg_collation WHERE collprovider = 'i'").fetchone():
+            pytest.skip("this PostgreSQL has no ICU")
+        base.execute("CREATE COLLATION IF NOT EXISTS by_icu (provider = icu, locale = 'en-US')")
+        base.execute(
+            "CREATE COLLATION IF NOT EXISTS without_case (provider = icu, locale = 'und-u-ks-level2',"
+            " deterministic = false)"
+        )
+    return f"COLLATE {'without_case' if 'case' in kind else 'by_icu'}"
+
+
+def _kept_there(server, condition):
+    import psycopg
+
+    with psycopg.connect(postgres_address(server)) as base:
+        return base.execute(f"SELECT row FROM exact WHERE {condition} ORDER BY row").fetchall()
+
+
 @pytest.mark.parametrize(
-    "kind", ["sqlite", "untyped sqlite", "nocase sqlite", "duckdb", "nocase duckdb", "parquet", "postgres"]
-)
+    "kind",
+    [
+        "sqlite", "untyped sqlite", "nocase sqlite", "duckdb", "nocase duckdb", "parquet", "postgres",
+        "postgres by ICU", "postgres by ICU without case",
+    ],
+)  # fmt: skip
 def test_a_filter_keeps_the_rows_that_duckdb_keeps(kind, tmp_path, request):
     table = drawn(random.Random(3), 120).filter(pa.compute.field("row") >= 0)
     table = table.set_column(
@@ -149,9 +175,14 @@ def test_a_filter_keeps_the_rows_that_duckdb_keeps(kind, tmp_path, request):
         "f",
         pa.array([random.Random(row).choice([0.0, 2.5, -2.5, 3.5, 0.1]) for row in range(120)]),
     )
-    if kind == "postgres":
-        columns = ", ".join(f'"{name}" {SQL.get(name, "BIGINT")}' for name in table.column_names)
-        source = fill_postgres(request.getfixturevalue("postgres"), table, "exact", f"({columns})")
+    if kind.startswith("postgres"):
+        server = request.getfixturevalue("postgres")
+        collated = _collated(server, kind) if "ICU" in kind else ""
+        types = {**SQL, "t": f"TEXT {collated}"}
+        columns = ", ".join(f'"{name}" {types.get(name, "BIGINT")}' for name in table.column_names)
+        source = fill_postgres(server, table, "exact", f"({columns})")
+        if collated:
+            assert _kept_there(server, "t > 'T'") != _kept_there(server, """t > 'T' COLLATE "C\"""")
     elif kind.endswith("sqlite"):
         source = as_sqlite(table, tmp_path / "a.db", typed=not kind.startswith("untyped"))
         if kind.startswith("nocase"):
@@ -296,6 +327,16 @@ def test_keys_that_are_long_numbers_are_exact_in_every_source(tmp_path, request)
     for one in sources.values():
         count, _ = joined("SELECT a.row, a.x, b.row FROM a JOIN b ON a.k = b.k", "a.x", a=one, b=sources["csv"])
         assert count == 60, one.kind
+
+
+def test_keys_are_equal_byte_by_byte_where_a_database_takes_two_for_one(postgres):
+    collated = _collated(postgres, "postgres by ICU without case")
+    table = pa.table({"row": range(4), "k": ["x", "X", "\u00e9", "e\u0301"], "x": [0.0, 1.0, 2.0, 3.0]})
+    source = fill_postgres(postgres, table, "keyed", f"(row BIGINT, k TEXT {collated}, x DOUBLE PRECISION)")
+    other = in_memory(table)
+    count, found = joined("SELECT a.row, a.x, b.row FROM a JOIN b ON a.k = b.k", "a.x", a=source, b=other)
+    assert (count, found["b"]) == (4, dict.fromkeys(range(4), 1))
+    assert source.load(["row"], "k = 'X'").column("row").to_pylist() == [1]
 
 
 def test_keys_of_csv_files_are_texts_to_texts_and_numbers_to_numbers(tmp_path):

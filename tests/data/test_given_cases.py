@@ -181,7 +181,7 @@ REFUSED = {
         "utf-16-plain": 'csv = { encoding = "utf-16" }',
     },
     "23-file-endings": {
-        "t08-shop.xlsx": "cannot be read",
+        "t08-shop.xlsx": "is a damaged workbook; open it and save it anew",
         "t15-cut.csv.gz": "ended before the end-of-stream marker",
         "t16-empty.csv": "is empty",
         "t17-header-only.csv": "no rows",

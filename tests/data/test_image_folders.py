@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 import pytest
 from PIL import Image
 
 from fedactors.config import build
 from fedactors.data.description import load_description
+from fedactors.data.readers import ImageFolder, read_image_folder
 from fedactors.errors import BadInput
 from fedactors.launch import load_data
 from fedactors.plugins import find_protocol
@@ -21,7 +24,7 @@ classes = ["dark", "light"]
 shape = [1, 8, 8]
 test = "test.npz"
 """
-VARIED = np.arange(192.0).reshape(3, 8, 8)
+VARIED = np.arange(192.0).reshape(3, 8, 8) / 256
 
 
 def paint(folder, name, number):
@@ -146,7 +149,7 @@ def test_folders_that_are_none_of_this_kind(folder, spoil, said):
         ({"images": VARIED, "labels": ["dark", "grey", "dark"]}, "label 'grey'"),
         ({"images": np.zeros((0, 8, 8)), "labels": []}, "images: 0 of type"),
         ({"images": np.zeros((3, 8, 8)), "labels": ["dark"] * 3}, "all 3 images are equal"),
-        ({"images": VARIED.astype(np.int32) * 250, "labels": ["dark"] * 3}, "type int32 .* such as peak = 255"),
+        ({"images": (VARIED * 256).astype(np.int32) * 250, "labels": ["dark"] * 3}, "type int32 .* such as peak = 255"),
         ({"images": np.full((3, 8, 8), "x"), "labels": ["dark"] * 3}, "give numbers"),
     ],
 )
@@ -286,3 +289,61 @@ def test_images_are_turned_as_their_camera_was_held(tmp_path):
     exif[274] = 6  # to be turned clockwise to be seen
     for found in readings(tmp_path, turned, "png", exif=exif):
         np.testing.assert_allclose(found[0], GREYS, atol=0.005)
+
+
+def a_tiff(values, bits, kind):
+    """Return a TIFF of one strip whose values are of a kind: 1 whole numbers from 0 on, 2 with a sign, 3 floats."""
+    content = values.tobytes()
+    height, width = values.shape
+    tags = [(256, width), (257, height), (258, bits), (259, 1), (262, 1), (273, 8), (277, 1), (278, height)]
+    tags += [(279, len(content)), (339, kind)]
+    made = b"II*\0" + struct.pack("<I", 8 + len(content)) + content + struct.pack("<H", len(tags))
+    return made + b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags) + b"\0" * 4
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "said"),
+    [
+        (np.array([[-128, -1], [0, 127]], np.int8), 2, "bytes from -128 to 127, which Pillow reads as 0 to 255"),
+        (np.array([[0, 2**31], [1, 2**32 - 1]], np.uint32), 1, r"2\^31 or more, which Pillow reads as negative"),
+        (np.array([[0, 200], [1, 255]], np.uint8), 1, ""),
+        (np.array([[-5, 200], [1, 255]], np.int32), 2, ""),
+        (np.array([[0, 2**30], [1, 2**31 - 128]], np.uint32), 1, ""),
+    ],
+)
+def test_numbers_of_a_tiff_that_pillow_reads_as_others_are_refused(folder, values, kind, said):
+    for name, one in (("a", values), ("b", values[::-1].copy())):
+        (folder / "odd" / name).mkdir(parents=True)
+        (folder / "odd" / name / "0.tif").write_bytes(a_tiff(one, 8 * one.itemsize, kind))
+    peak = 255.0 if values.itemsize > 1 else None
+    asked = ImageFolder(shape=(1, 2, 2), peak=peak)
+    if said:
+        with pytest.raises(BadInput, match=said):
+            read_image_folder(folder / "odd", "p", asked)
+    else:
+        found = read_image_folder(folder / "odd", "p", asked).images[0, 0]
+        np.testing.assert_allclose(found, values / 255, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("images", "peak", "said"),
+    [
+        (VARIED * 256, None, "hold whole numbers up to 191, as bytes do, .* such as peak = 255, or peak = 1"),
+        (VARIED, 255.0, "hold numbers up to 0.746.*, and peak = 255 is that of whole numbers; leave peak out"),
+        (VARIED * 256, 255.0, ""),
+        (VARIED * 256, 1.0, ""),
+        (VARIED * 256 - 100, None, ""),
+        (VARIED * 255.5, None, ""),
+        (VARIED, None, ""),
+    ],
+)
+def test_floats_that_may_be_bytes_are_asked_for_their_largest_value(folder, images, peak, said):
+    np.savez(folder / "c.npz", images=images, labels=np.arange(3))
+    asked = ImageFolder(shape=(1, 8, 8), peak=peak)
+    for is_new in (False, True):
+        if said:
+            with pytest.raises(BadInput, match=said):
+                read_image_folder(folder / "c.npz", "p", asked, is_new=is_new)
+        else:
+            found = read_image_folder(folder / "c.npz", "p", asked, is_new=is_new).images[:, 0]
+            np.testing.assert_allclose(found, images / (peak or 1), rtol=1e-6)

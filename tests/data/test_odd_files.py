@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import datetime
 import gzip
+import io
 import json
 import sqlite3
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedactors.data import readers
+from fedactors.data.checks import check_data
 from fedactors.data.columns import NO_ID, UNSEEN_ID, ColumnRule, kind_of
 from fedactors.data.databases import TableSource
 from fedactors.data.objects import table_of
@@ -133,6 +137,65 @@ def test_utf_8_is_no_encoding_of_one_byte_a_letter(tmp_path: Path, said: str) ->
     path.write_bytes(TOWNS.encode())
     with pytest.raises(BadInput, match=r"is written in UTF-8.*leave its encoding out"):
         read(path, csv=CsvFormat(encoding=said)).load()
+
+
+WORDS = {
+    "cp949": "서울특별시 부산",
+    "cp1250": "Wałęsa Łódź żółć",
+    "cp1254": "İstanbul ışık dağ",
+    "cp1253": "Αθήνα Πάτρα",
+    "koi8_r": "Москва Казань",
+    "cp1251": "Москва Казань",
+    "cp1255": "שלום תודה",
+    "cp1256": "سلام شكرا",
+    "cp874": "สวัสดี ไทย",
+    "euc_jp": "東京 大阪 ひらがな",
+}
+
+
+@pytest.mark.parametrize("encoding", WORDS)
+def test_a_file_of_any_alphabet_hears_of_its_encoding(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "names.csv"
+    path.write_bytes(f"id,x\n{WORDS[encoding]},1\nb,2\n".encode(encoding))
+    with pytest.raises(BadInput, match="give its encoding") as refused:
+        read(path).load()
+    assert f"encoding = \"{encoding}\" reads '{WORDS[encoding]},1'" in str(refused.value)
+    assert read(path, csv=CsvFormat(encoding=encoding)).load().ids.tolist() == [WORDS[encoding], "b"]
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("cp1250", "cp1252"),
+        ("cp1251", "latin-1"),
+        ("cp1251", "cp1252"),
+        ("cp1253", "cp1252"),
+        ("koi8_r", "cp1251"),
+    ],
+)
+def test_another_alphabet_than_was_said_is_refused_and_the_right_one_named(
+    tmp_path: Path, written: str, said: str
+) -> None:
+    path = tmp_path / "names.csv"
+    path.write_bytes(f"id,x\n{WORDS[written]},1\nb,2\n".encode(written))
+    with pytest.raises(BadInput, match="which is hardly what was written") as refused:
+        read(path, csv=CsvFormat(encoding=said)).load()
+    assert f'encoding = "{written}" reads \'{WORDS[written][:3]}' in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "encoding"),
+    [
+        ("größer naïve œuvre m³h ÄÖÜß", "cp1252"),
+        ("Győr űrhajó", "cp1250"),
+        ("Москва МОСКВА ИванИванов", "cp1251"),
+        ("x² + y³", "latin-1"),
+    ],
+)
+def test_words_of_an_alphabet_are_read_as_they_are_said_to_be(tmp_path: Path, words: str, encoding: str) -> None:
+    path = tmp_path / "names.csv"
+    path.write_bytes(f"id,x\n{words},1\nb,2\n".encode(encoding))
+    assert read(path, csv=CsvFormat(encoding=encoding)).load().ids.tolist() == [words, "b"]
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "mac_roman", "iso8859-15", "cp1250"])
@@ -399,6 +462,82 @@ def test_a_chart_is_no_sheet(tmp_path: Path) -> None:
     book.save(tmp_path / "a.xlsx")
     with pytest.raises(BadInput, match="the workbook has no sheet with cells; a chart is none"):
         read(tmp_path / "a.xlsx").load()
+
+
+def _workbook(folder: Path) -> bytes:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in (["id", "x"], ["a", 1], ["b", 2]):
+        book.active.append(row)
+    book.save(folder / "whole.xlsx")
+    return (folder / "whole.xlsx").read_bytes()
+
+
+def _repacked(content: bytes, change: Callable[[str, bytes], bytes]) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as whole, zipfile.ZipFile(made, "w") as other:
+        for name in whole.namelist():
+            other.writestr(name, change(name, whole.read(name)))
+    return made.getvalue()
+
+
+NO_WORKBOOKS: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "cut short": (lambda whole: whole[: len(whole) // 2], "it was cut short; fetch or save it anew"),
+    "other bytes behind its first": (lambda whole: whole[:40] + b"x" * 4000, "it was cut short"),
+    "parts without XML": (
+        lambda whole: _repacked(whole, lambda name, part: b"<" if "sheet1" in name else part),
+        "is a damaged workbook; open it and save it anew as .xlsx, or save its sheet as CSV",
+    ),
+    "a part of zeros": (
+        lambda whole: _repacked(whole, lambda name, part: part if name.endswith("book.xml") else b"\0" * 9),
+        "is a damaged workbook",
+    ),
+    "text": (lambda whole: b"id,x\na,1\n", "it is no .xlsx file by its content"),
+    "a workbook of 1997": (
+        lambda whole: b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\0" * 600,
+        "save it as .xlsx without a",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NO_WORKBOOKS)
+def test_a_workbook_that_is_none_is_told_with_a_way_on(tmp_path: Path, kind: str) -> None:
+    made, told = NO_WORKBOOKS[kind]
+    path = tmp_path / "shop.xlsx"
+    path.write_bytes(made(_workbook(tmp_path)))
+    with pytest.raises(BadInput, match=told) as refused:
+        read(path).load()
+    assert str(refused.value).count(str(path)) == 1
+    assert "\n" not in str(refused.value)
+    (tmp_path / "bank.csv").write_text("id,y\na,0\nb,1\n")
+    (tmp_path / "parties.toml").write_text(
+        '[task]\ntype = "binary"\nalignment = "hash"\n[parties.bank]\npath = "bank.csv"\nid = "id"\nlabel = "y"\n'
+        '[parties.shop]\npath = "shop.xlsx"\nid = "id"\n'
+    )
+    assert [told in one.text for one in check_data(tmp_path / "parties.toml", "shop")] == [True]
+
+
+def test_a_row_of_totals_is_no_row(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in (["id", "x"], ["a", 1], ["b", 2], ["Total", 3]):
+        book.active.append(row)
+    table = openpyxl.worksheet.table.Table(displayName="Sales", ref="A1:B4", totalsRowCount=1)
+    book.active.add_table(table)
+    book.save(tmp_path / "a.xlsx")
+    with pytest.raises(BadInput, match=r"the last row of the table Sales \(A1:B4\) has its totals; turn"):
+        read(tmp_path / "a.xlsx").load()
+    table.totalsRowCount, table.ref = None, "A1:B3"
+    book.active.delete_rows(4)
+    book.save(tmp_path / "a.xlsx")
+    assert read(tmp_path / "a.xlsx").load().features.tolist() == [[1], [2]]
+
+
+@pytest.mark.parametrize("text", ["0,123", "00,123", "0.123"])
+def test_what_begins_with_a_0_has_no_thousands(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.csv").write_text(f'id,x\na,"{text}"\nb,"1{text[-4]}000"\n')
+    with pytest.raises(BadInput, match=f"column x: holds text such as '{text}'"):
+        read(tmp_path / "a.csv", csv=CsvFormat(thousands=text[-4], decimal=";")).load()
 
 
 @pytest.mark.parametrize("ending", ["parquet", "feather"])

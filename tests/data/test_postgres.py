@@ -118,6 +118,17 @@ def test_decimals_of_as_many_digits_as_are_read_have_no_digit_more_for_a_zero(po
     assert found.to_pylist() == [decimal.Decimal(f"0.{digits}"), decimal.Decimal("-0.5"), 0]
 
 
+def test_addresses_are_as_the_server_shows_them(postgres):
+    execute(
+        postgres,
+        SETUP + "CREATE TABLE shop.hosts (a INET, n CIDR); INSERT INTO shop.hosts VALUES ('1.2.3.4', '1.2.3.0/24'),"
+        " ('1.2.3.4/24', '::1/128'), (NULL, NULL)",
+    )
+    found = source(postgres, "shop.hosts")
+    assert found.load().to_pydict() == {"a": ["1.2.3.4", "1.2.3.4/24", None], "n": ["1.2.3.0/24", "::1/128", None]}
+    assert found.load(["n"], "a = '1.2.3.4'").to_pydict() == {"n": ["1.2.3.0/24"]}
+
+
 def test_bits_are_names_and_no_numbers(postgres):
     """0101 would be 101; the cast that is advised counts them."""
     execute(

@@ -160,6 +160,23 @@ def test_a_data_set_of_hugging_face_is_what_its_format_makes_of_it():
         table_of(datasets.DatasetDict(train=whole, test=whole), "bank")
 
 
+def test_classes_of_hugging_face_are_called_by_their_names():
+    datasets = pytest.importorskip("datasets")
+    names = datasets.ClassLabel(names=["10", "9", "no one"])
+    features = datasets.Features({"kind": names, "y": names, "tags": datasets.Sequence(names)})
+    rows = datasets.Dataset.from_dict(
+        {"kind": [0, 2, -1], "y": [1, None, 0], "tags": [[0, 1], [2, 2], [1, 0]]}, features=features
+    )
+    named = {"kind": ["10", "no one", None], "y": ["9", None, "10"], "tags": [[0, 1], [2, 2], [1, 0]]}
+    assert table_of(rows, "bank").to_pydict() == named
+    whole = datasets.concatenate_datasets([rows.select([2, 0]), rows.select([1])])
+    assert table_of(whole, "bank").column("kind").to_pylist() == [None, "10", "no one"]
+    odd = pa.table({"y": pa.array([0, 3], pa.int64())})
+    beyond = datasets.Dataset(odd, info=datasets.DatasetInfo(features=datasets.Features({"y": names})))
+    with pytest.raises(BadInput, match=r"bank: .*column y holds the class 3, and 3 have names, from 0 on"):
+        table_of(beyond, "bank")
+
+
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_long_whole_numbers_beside_small_ones_are_exact_as_ids_and_told_as_features(tmp_path, kind):
     size = 30

@@ -114,7 +114,7 @@ class NodeHolder(Client):
         self.rows: Index | None = None
         self.parts: NDArray[np.uint8] = np.zeros(0, np.uint8)
         self.labels: NodeLabels | None = None
-        self.preprocessing: dict[str, Any] | None = None
+        self.preprocessing: str | None = None
         self.vocabulary: tuple[str, ...] = ()
 
     _known: tuple[str, ...] | None = None
@@ -217,7 +217,7 @@ class NodeHolder(Client):
         train, nothing = np.flatnonzero(self.parts == PARTS.index("train")), np.zeros(0, np.int64)
         unlabelled, task = dataclasses.replace(self._block, labels=None), self._part.rows.task
         fitted = prepare(unlabelled, rows, Split(train, nothing, nothing), task).preprocessing
-        self.preprocessing = fitted.as_dict()
+        self.preprocessing = fitted.text
         return fitted.finish(self._block.features[rows])
 
     @remote(caller=SAME_PARTY)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+import json
 
 import numpy as np
 import pytest
@@ -92,7 +93,7 @@ def test_joined_rows_are_prepared_as_the_materialised_join_is(tmp_path, protocol
     (tmp_path / "joined.toml").write_text(text)
     clear, _, _, _ = train(protocol, clear_settings, tmp_path / "joined.toml")
     assert found.metrics == clear.metrics
-    assert {one["name"] for one in (rows.get("scale") or rows)["preprocessing"]["columns"]} == {"amount"}
+    assert {one["name"] for one in json.loads((rows.get("scale") or rows)["preprocessing"])["columns"]} == {"amount"}
 
 
 def by_hand(cards, median):
