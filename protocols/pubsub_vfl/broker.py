@@ -112,8 +112,9 @@ class Dispatch:
         self._applies_stale = config.stale_gradients == "apply"
         self.begin(0, 0.0)
 
-    def begin(self, num_batches: int, now: float) -> None:
-        """Start an epoch of the batches 0 to `num_batches` - 1."""
+    def begin(self, num_batches: int, now: float, max_in_flight: int = 0) -> None:
+        """Start an epoch of the batches 0 to `num_batches` - 1, so many of a party in flight; 0: as many as are set."""
+        self.max_in_flight = max_in_flight or self._config.max_in_flight
         p, q = self._config.embedding_buffer, self._config.gradient_buffer
         self._batches = {
             batch_id: _Batch({party: _Slot(deque(maxlen=p), deque(maxlen=q)) for party in self._parties}, now)
@@ -193,7 +194,7 @@ class Dispatch:
 
     def can_assign(self, party: str) -> bool:
         """Say whether a worker of `party` would be given a batch now."""
-        return bool(self._queues[party]) and self._in_flight[party] < self._config.max_in_flight
+        return bool(self._queues[party]) and self._in_flight[party] < self.max_in_flight
 
     def in_flight_of(self, worker: str) -> int:
         """Return how many batches of a passive worker are assigned or published and not yet acknowledged."""
@@ -419,7 +420,7 @@ class BatchBroker(Server):
     @remote(caller=DRIVER, unbounded="the broker has no rows")
     async def begin_epoch(self, batches: BatchCount) -> None:
         """Put the batches of an epoch in the queue; only then may workers report."""
-        self._dispatch.begin(batches.num_batches, self.clock.now())
+        self._dispatch.begin(batches.num_batches, self.clock.now(), batches.max_in_flight)
         self._epoch = batches.epoch
         self._over.clear()
         for party in self._parties[1:]:
@@ -430,7 +431,7 @@ class BatchBroker(Server):
         """Assign a passive worker what it embeds first, where payloads are sent: to ask for it takes another way."""
         config = self._config
         if config.sends_payloads:
-            most = min(config.prefetch, max(1, config.max_in_flight // config.num_passive_workers))
+            most = min(config.prefetch, max(1, self._dispatch.max_in_flight // config.num_passive_workers))
             assigned = self._dispatch.assign(worker, most, self.clock.now())
             self.background(self._tell(worker, InitialOrders(self._epoch, assigned)))
 

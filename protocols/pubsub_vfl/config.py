@@ -20,6 +20,8 @@ Standardisation = Literal["measured", "private", "none"]
 Schedule = Literal["growing", "decreasing", "every", "never"]
 MOST_EPOCHS, MOST_ROWS = 60, 256
 """The most epochs, and rows a batch, that follow from the number of rows."""
+LEAST_IN_FLIGHT, MOST_IN_FLIGHT = 4, 24
+"""Batches in flight that follow from the number of rows."""
 PRIVATE_EPOCHS = 10
 """Epochs under a budget, which each of them divides."""
 
@@ -35,6 +37,14 @@ def enough_epochs(num_rows: int, batch_size: int) -> int:
     return int(min(MOST_EPOCHS, max(10, round(steps / math.ceil(max(num_rows, 1) / batch_size)))))
 
 
+def enough_in_flight(num_rows: int, batch_size: int, num_workers: int) -> int:
+    """Return a quarter of an epoch's batches, at least 4 and two a worker, at most 24.
+
+    With more of a small epoch in flight gradients return to models that have moved on.
+    """
+    return min(MOST_IN_FLIGHT, max(LEAST_IN_FLIGHT, 2 * num_workers, math.ceil(num_rows / batch_size / 4)))
+
+
 def enough_decay(num_rows: int) -> float:
     """Return the decay of the non-linear weights: the fewer rows, the nearer to a linear model."""
     return min(10.0, 3000.0 / max(num_rows, 1))
@@ -42,11 +52,11 @@ def enough_decay(num_rows: int) -> float:
 
 @config
 class PubSubVflConfig(StepSettings):
-    """Settings of a run; batch size, epochs and decay follow from the number of rows unless they are given."""
+    """Settings of a run; batch size, epochs, decay and window follow from the number of rows unless they are given."""
 
     unlimited: ClassVar = ("patience", "quantization_bits")
     """Settings of which 0 stands for no limit: no rule that bounds them admits it."""
-    by_rows: ClassVar = ("num_epochs", "batch_size", "epochs_per_round")
+    by_rows: ClassVar = ("num_epochs", "batch_size", "epochs_per_round", "max_in_flight")
     """Settings of which 0 stands for what follows from the rows."""
 
     sections: ClassVar = {
@@ -158,10 +168,10 @@ class PubSubVflConfig(StepSettings):
     pair's epoch."""
     gradient_buffer: Positive = 5
     """Capacity of a gradient topic (q)."""
-    max_in_flight: Positive = 24
+    max_in_flight: ByRows = 0
     """Maximum number of batches per passive party that are published or assigned and not yet returned; bounds staleness
     and memory. With ``transfer=pull`` a batch has returned when its gradient is acknowledged, with ``push`` when its
-    gradient leaves."""
+    gradient leaves. 0: by the number of rows, a quarter of an epoch's batches, at least 4 and two a worker, at most 24."""
     deadline: Annotated[float, Field(ge=1e-6, allow_inf_nan=True)] = 10.0
     """Seconds without progress after which a batch is abandoned and assigned again (T_ddl); ``inf`` disables it."""
     exclude_stragglers: bool = True
@@ -302,13 +312,22 @@ class PubSubVflConfig(StepSettings):
 
     def at(self, num_rows: int) -> PubSubVflConfig:
         """Return the settings with those that follow from the number of training rows."""
-        if self.num_epochs and self.batch_size and self.epochs_per_round and self.nonlinear_decay is not None:
+        given = (self.num_epochs, self.batch_size, self.epochs_per_round, self.max_in_flight)
+        if all(given) and self.nonlinear_decay is not None:
             return self
         size = self.batch_size or (MOST_ROWS if self.is_private else rows_per_batch(num_rows))
         epochs = self.num_epochs or (PRIVATE_EPOCHS if self.is_private else enough_epochs(num_rows, size))
         decay = enough_decay(num_rows) if self.nonlinear_decay is None else self.nonlinear_decay
         every = self.epochs_per_round or (1 if self.patience or self.target is not None else min(10, -(-epochs // 10)))
-        return replace(self, batch_size=size, num_epochs=epochs, epochs_per_round=every, nonlinear_decay=decay)
+        window = self.max_in_flight or enough_in_flight(num_rows, size, self.num_passive_workers)
+        return replace(
+            self,
+            batch_size=size,
+            num_epochs=epochs,
+            epochs_per_round=every,
+            nonlinear_decay=decay,
+            max_in_flight=window,
+        )
 
     @property
     def is_private(self) -> bool:

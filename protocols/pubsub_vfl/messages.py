@@ -232,12 +232,16 @@ class EpochEnd:
     is_best: bool
 
 
-@message(reveals="nothing: the number of batches of an epoch")
+@message(reveals="nothing: the number of batches of an epoch, and of those in flight")
 class BatchCount:
-    """Puts that many batches in the broker's queue; `epoch` is what the workers are told."""
+    """Puts that many batches in the broker's queue; `epoch` is what the workers are told.
+
+    `max_in_flight` follows from the rows, which the broker does not know; 0: as the settings have it.
+    """
 
     num_batches: int
     epoch: int = 0
+    max_in_flight: int = 0
 
 
 @message(reveals="how many batches were trained, how often they were assigned anew, and which workers were late")

@@ -13,6 +13,7 @@ PUBLISHED = {
     "model": "mlp",
     "num_layers": 10,
     "prefetch": 2,
+    "max_in_flight": 24,
     "transfer": "pull",
     "report_interval": 0.004,
     "epochs_per_round": 1,

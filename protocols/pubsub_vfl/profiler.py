@@ -46,7 +46,7 @@ from fedactors.learning.split_learning import Publication, loss_gradients
 from fedactors.protocols.pubsub_vfl import algorithm
 from fedactors.protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker, PassiveWorker
 from fedactors.protocols.pubsub_vfl.broker import BROKER, BatchBroker
-from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
+from fedactors.protocols.pubsub_vfl.config import MOST_IN_FLIGHT, PubSubVflConfig
 from fedactors.protocols.pubsub_vfl.data import Index, PartyRows
 from fedactors.protocols.pubsub_vfl.messages import (
     BatchCount,
@@ -231,7 +231,7 @@ async def measure(config: PubSubVflConfig, data: VerticalData, runtime: Runtime)
         raise BadInput("--measure: not for a query, whose rows a run joins first; give --profile")
     runtime.use_costs(Costs(dict.fromkeys((*algorithm.FITTED, _WORK.kind), (0.0, 0.0))))
     config = replace(config, algorithm="pubsub-vfl", num_active_workers=1, num_passive_workers=1, deadline=math.inf)
-    config = replace(config, local_updates=0)
+    config = replace(config, local_updates=0, max_in_flight=config.max_in_flight or MOST_IN_FLIGHT)
     profilers: dict[str, PartyProfiler] = {}
     for party in data.parties:
         cls = ActiveProfiler if party == data.label_party else PassiveProfiler

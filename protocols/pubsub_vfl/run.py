@@ -151,7 +151,7 @@ class Federation:
         if self.broker is None:
             return await self._train_pairs(order)
         count = order.num_epochs * num_batches(num_rows, self.config.batch_size)
-        await self.broker.begin_epoch(BatchCount(count, order.epoch))
+        await self.broker.begin_epoch(BatchCount(count, order.epoch, self.config.max_in_flight))
         counts, found = await asyncio.gather(
             self._serve(self.broker), self.workers.ask(lambda worker: worker.run_epoch(order), timeout=_LONGEST_CALL)
         )

@@ -63,9 +63,12 @@ class Watched:
     """Share of an epoch after which the models are looked at."""
     cores: Mapping[str, int] = dataclasses.field(default_factory=lambda: {"active": 32, "passive": 32})
     speed: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    published: bool = True
+    """Whether what is not set is as the published rows have it, and not as the defaults are."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "settings", {**PUBLISHED, **self.settings})
+        if self.published:
+            object.__setattr__(self, "settings", {**PUBLISHED, **self.settings})
 
 
 class Enough(FedactorsError):

@@ -12,9 +12,10 @@ one at a time, and `epochs` reads how long two whole epochs then take; `late` re
 40 or 1,000 times slower than the others; `local` lets workers step again on cached exchanges while they wait, over two
 links, with and without it at the best of three settings (`local-tune`); `cores` reads how busy 64 cores are with up to
 32 workers a side; `windows` has fewer and more batches in flight; `map` asks over several links which method is best,
-each with the setting that `links` chose for that link as `tune` does, among eight; `summary` makes the tables of paired
-ratios from the rows of the others, between two looks by interpolation. A row is measured again when its method's best
-setting is another one.
+each with the setting that `links` chose for that link as `tune` does, among eight; `tune-skip` and `confirm-skip` are
+`tune` and `confirm` where every method has the network of the defaults; `defaults` runs the three methods of one worker
+a side with nothing set; `summary` makes the tables of paired ratios from the rows of the others, between two looks by
+interpolation. A row is measured again when its method's best setting is another one.
 
 Every run trains for real, in virtual time: costs are the committed fit (`compute_costs.py`), a worker has a core of its
 own, both parties share the capacity of one link, and the models are watched every 5 % of an epoch (`_watch.py`), of a
@@ -70,18 +71,29 @@ PARTS = (
     "windows",
     "links",
     "map",
+    "tune-skip",
+    "confirm-skip",
+    "defaults",
     "summary",
 )
 TUNING_SEEDS = (100, 101, 102, 103, 104)
-"""Of `tune`; the first of them of the other parts that choose settings."""
+"""Of `tune` and `tune-skip`; the first of them of the other parts that choose settings."""
 SEEDS = tuple(range(10))
 FRESH_SEEDS = tuple(range(10, 20))
-"""Of `confirm` and `by-target`: seeds that nothing was changed after."""
+"""Of `confirm`, `by-target`, `confirm-skip` and `defaults`: seeds that nothing was changed after."""
 ALL_SEEDS = ("compare", "changes")
 """Parts that are run with all seeds; of the others, `FIVE` have five, and the rest one. ``--paper``: all have all."""
 FIVE = ("local", "windows", "map")
-TRIES = ("tune", "wider", "links", "local-tune")
+TRIES = ("tune", "wider", "links", "local-tune", "tune-skip")
 """Parts that have tuning seeds."""
+CONFIRMS = ("confirm", "by-target", "confirm-skip", "defaults")
+"""Parts that have fresh seeds."""
+SKIP = {"model": "skip", "num_layers": 2}
+"""The network of the defaults: linear, and a small MLP that starts at 0."""
+OF_ONE_WORKER = ("vfl", "avfl", "pubsub-vfl")
+"""Methods that differ with one worker a side: with one pair VFL-PS is VFL, and AVFL-PS is AVFL."""
+TO_THE_LAST = ("tune", "wider", "compare", "confirm", "tune-skip", "confirm-skip", "defaults")
+"""Parts that go on to the last target."""
 MOST_EPOCHS = 2
 LINKS = ((0.1, 0.0005), (0.1, 0.05), (1.0, 0.0), (1.0, 0.01), (25.0, 0.0005), (25.0, 0.05))
 """Gbit/s and seconds of latency."""
@@ -231,9 +243,9 @@ def best_local(given: Study, data: str, tried: Mapping[str, Watched]) -> dict[st
     return found
 
 
-def tuned(given: Study, data: str, link: str = "") -> dict[str, dict[str, Any]]:
-    """Return the best setting of each method over the rows of `tune`, or of a link over those of `links`."""
-    study = f"links-{data}" if link else f"tune-{CHOSEN_ON.get(data, data)}"
+def tuned(given: Study, data: str, link: str = "", part: str = "tune") -> dict[str, dict[str, Any]]:
+    """Return the best setting of each method over the rows of `tune` or `tune-skip`, or of a link over `links`."""
+    study = f"links-{data}" if link else f"{part}-{CHOSEN_ON.get(data, data)}"
     found: dict[str, dict[str, Any]] = {}
     for method in METHODS:
         points = link_grid(method) if link else grid(method)
@@ -245,7 +257,7 @@ def tuned(given: Study, data: str, link: str = "") -> dict[str, dict[str, Any]]:
             found[method] = min(tried, key=lambda pair: rank(pair[0], data))[1]
     if OURS not in found or len(found) < 2:
         raise SystemExit(
-            f"{given.table}: holds no rows of {study} to choose settings by: run --part {study.split('-')[0]}"
+            f"{given.table}: holds no rows of {study} to choose settings by: run --part {'links' if link else part}"
         )
     return found
 
@@ -275,7 +287,7 @@ def points(given: Study, part: str, data: str) -> dict[str, Watched]:
             data=data,
             settings=settings(method, chosen, latency),
             # the last target takes most of the time, and is left to the comparison itself
-            targets=TARGETS[data][: None if given.paper or part in ("tune", "wider", "compare", "confirm") else 2],
+            targets=TARGETS[data][: None if given.paper or part in TO_THE_LAST else 2],
             gigabits=gigabits,
             latency=latency,
             every=LOOKS.get(data, EVERY),
@@ -283,6 +295,27 @@ def points(given: Study, part: str, data: str) -> dict[str, Watched]:
 
     if part == "tune":
         return {f"{method}-{label(chosen)}": point(method, chosen) for method in METHODS for chosen in grid(method)}
+    if part == "tune-skip":
+        return {
+            f"{method}-{label(chosen)}": point(method, {**chosen, **SKIP})
+            for method in METHODS
+            for chosen in grid(method)
+        }
+    if part == "confirm-skip":
+        return {
+            method: point(method, {**chosen, **SKIP}) for method, chosen in tuned(given, data, part="tune-skip").items()
+        }
+    if part == "defaults":
+        return {
+            method: Watched(
+                data=data,
+                settings={"algorithm": method, "local_baseline": False},
+                targets=TARGETS[data],
+                every=LOOKS.get(data, EVERY),
+                published=False,
+            )
+            for method in OF_ONE_WORKER
+        }
     if part == "wider":
         return {
             f"{method}-{label(chosen)}": point(method, chosen)
@@ -397,6 +430,7 @@ def summarise(given: Study, data: str) -> None:
             best, rows = min(others, key=lambda pair: median_seconds(pair[1], target))
             tables[study][f"{target:g}-best ({best})"] = ratio_row(ours, rows, target)
     tables[f"ratios-by-target-{data}"] = _by_target(given, data)
+    tables[f"same-network-{data}"], tables[f"by-defaults-{data}"] = _same_network(given, data)
     effects, local_effects, best_of = (
         tables.setdefault(f"{s}-{data}", {}) for s in ("effects", "local-effects", "best")
     )
@@ -422,6 +456,32 @@ def summarise(given: Study, data: str) -> None:
     for study, rows_of_study in tables.items():
         if rows_of_study:
             given.replace(study, rows_of_study)
+
+
+def _same_network(given: Study, data: str) -> tuple[dict[str, RunRow], dict[str, RunRow]]:
+    """Return the ratios with the network of the defaults: of the settings chosen for it, and of the defaults.
+
+    The defaults are beside PubSub-VFL's own chosen setting, the best baseline's chosen setting, and the best baseline
+    that sets nothing.
+    """
+    chosen = {method: given.rows(f"confirm-skip-{data}", method) for method in METHODS}
+    plain = {method: given.rows(f"defaults-{data}", method) for method in OF_ONE_WORKER}
+    same: dict[str, RunRow] = {}
+    defaults: dict[str, RunRow] = {}
+
+    def best_of(found: Mapping[str, Sequence[RunRow]], target: float) -> str:
+        return min((m for m in found if m != OURS), key=lambda method: median_seconds(found[method], target))
+
+    for target in TARGETS[data] if all(chosen.values()) else ():
+        best = best_of(chosen, target)
+        for name, method in [*((m, m) for m in METHODS if m != OURS), (f"best ({best})", best)]:
+            same[f"{target:g}-{name}"] = ratio_row(chosen[OURS], chosen[method], target)
+        if all(plain.values()):
+            best_plain = best_of(plain, target)
+            defaults[f"{target:g}-chosen"] = ratio_row(plain[OURS], chosen[OURS], target)
+            defaults[f"{target:g}-best chosen ({best})"] = ratio_row(plain[OURS], chosen[best], target)
+            defaults[f"{target:g}-best by defaults ({best_plain})"] = ratio_row(plain[OURS], plain[best_plain], target)
+    return same, defaults
 
 
 def _by_target(given: Study, data: str) -> dict[str, RunRow]:
@@ -461,16 +521,16 @@ def main() -> None:
                 selected = {
                     name: _tiny(point)
                     for name, point in selected.items()
-                    if part not in ("tune", "links") or "lr0.003" in name
+                    if part not in ("tune", "links", "tune-skip") or "lr0.003" in name
                 }
             whole = given.paper or part in ALL_SEEDS
             fewer = given.seeds if whole else given.seeds[: 5 if part in FIVE else 1]
-            if part in ("confirm", "by-target"):
+            if part in CONFIRMS:
                 fewer = FRESH_SEEDS if given.seeds == SEEDS else given.seeds
             elif part in TRIES and given.seeds != SEEDS:
                 fewer = given.seeds
             elif part in TRIES:
-                fewer = TUNING_SEEDS if part == "tune" else TUNING_SEEDS[:1]
+                fewer = TUNING_SEEDS if part in ("tune", "tune-skip") else TUNING_SEEDS[:1]
             # what was chosen for the parts that compare follows from other rows, and may have changed with them
             given.measure(f"{part}-{data}", selected, watch, seeds=fewer, all_seeds=True, as_set=True)
 

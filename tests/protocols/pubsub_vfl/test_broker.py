@@ -47,6 +47,14 @@ def test_batches_are_assigned_in_order_up_to_the_window():
     assert dispatch.assign("p/1", 5, 1.0) == ((3, 1),)
 
 
+def test_an_epoch_may_bring_its_window():
+    dispatch = make_dispatch(batches=5, in_flight=3)
+    dispatch.begin(5, 0.0, 2)
+    assert len(dispatch.assign("p/0", 5, 0.0)) == 2
+    dispatch.begin(5, 0.0)
+    assert len(dispatch.assign("p/0", 5, 0.0)) == 3
+
+
 def test_what_a_worker_has_under_way_is_counted_until_it_is_acknowledged_or_abandoned():
     dispatch = make_dispatch(batches=4)
     held = dispatch.assign("p/0", 3, 0.0)

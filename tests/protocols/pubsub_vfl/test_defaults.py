@@ -22,12 +22,18 @@ SKIP = ModelSpec(name="skip-mlp", inputs=(5,), outputs=3, hidden_size=8, layers=
 
 
 @pytest.mark.parametrize(
-    ("rows", "size", "epochs", "decay"),
-    [(50, 16, 60, 10.0), (350, 16, 36, 3000 / 350), (3000, 256, 60, 1.0), (63_000, 256, 16, 3000 / 63_000)],
+    ("rows", "size", "epochs", "window", "decay"),
+    [
+        (50, 16, 60, 4, 10.0),
+        (350, 16, 36, 6, 3000 / 350),
+        (3000, 256, 60, 4, 1.0),
+        (13_000, 256, 60, 13, 3000 / 13_000),
+        (63_000, 256, 16, 24, 3000 / 63_000),
+    ],
 )
-def test_batch_epochs_and_decay_follow_from_the_rows(rows, size, epochs, decay):
+def test_batch_epochs_window_and_decay_follow_from_the_rows(rows, size, epochs, window, decay):
     found = PubSubVflConfig().at(rows)
-    assert (found.batch_size, found.num_epochs) == (size, epochs)
+    assert (found.batch_size, found.num_epochs, found.max_in_flight) == (size, epochs, window)
     assert found.nonlinear_decay == pytest.approx(decay)
     assert found.epochs_per_round == -(-epochs // 10)
     assert found.at(10 * rows) is found
@@ -38,6 +44,9 @@ def test_what_is_given_stays_and_a_budget_takes_ten_epochs():
     assert (given.num_epochs, given.batch_size, given.epochs_per_round) == (7, 33, 2)
     private = PubSubVflConfig(embedding_mu=1.0)
     assert (private.most_epochs, private.at(100).num_epochs, private.at(100).batch_size) == (10, 10, 256)
+    assert PubSubVflConfig(max_in_flight=50).at(1000).max_in_flight == 50
+    workers = [PubSubVflConfig(num_passive_workers=count).at(1000).max_in_flight for count in (1, 4, 16)]
+    assert workers == [4, 8, 24]
     assert PubSubVflConfig(patience=3).at(1000).epochs_per_round == 1
     assert PubSubVflConfig(patience=3).keeps_best
     assert not PubSubVflConfig().keeps_best
@@ -48,6 +57,21 @@ def test_the_published_settings_are_one_preset():
     assert published.at(100_000) == dataclasses.replace(published, nonlinear_decay=0.03)
     assert (published.model, published.num_layers, published.keep, published.transfer) == ("mlp", 10, "best", "pull")
     assert dict(PROTOCOL.paper) == {**PUBLISHED, "num_epochs": 100}
+
+
+def test_a_small_epoch_has_few_batches_in_flight():
+    rng = np.random.default_rng(0)
+    near, far = rng.normal(size=(600, 2)), rng.normal(size=(600, 2))
+    tables = {
+        "shop": pa.table({"a": near[:, 0], "b": near[:, 1], "y": near[:, 0] * far[:, 0]}),
+        "bank": pa.table({"c": far[:, 0], "d": far[:, 1]}),
+    }
+    data = fedactors.vertical(tables, label=("shop", "y"), task="regression")
+    usual, window, many = (
+        fedactors.simulate("pubsub-vfl", data, local_baseline=False, **given).metrics["test/r2"]
+        for given in ({}, {"max_in_flight": 4}, {"max_in_flight": 24})
+    )
+    assert usual == window != many
 
 
 def test_a_policy_takes_no_number_for_what_follows_from_rows():

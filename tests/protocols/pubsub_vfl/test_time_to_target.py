@@ -148,3 +148,33 @@ def test_a_setting_for_one_target_reaches_it_with_most_seeds_then_first_and_else
     partly.leave = 1
     with pytest.raises(SystemExit, match="settings of avfl have not as many seeds"):
         study.tuned(partly, "bank")
+
+
+def test_with_the_network_of_the_defaults_the_defaults_stand_beside_what_was_chosen_and_what_sets_nothing(scripts):
+    study, name_of = scripts["time_to_target"], scripts["_watch"].name_of
+    target = study.TARGETS["bank"][0]
+    seconds = {"confirm-skip-bank": (4.0, 5.0, 2.0, 3.0, 1.0), "defaults-bank": (8.0, None, 6.0, None, 3.0)}
+
+    class Given:
+        table = "table"
+        paper = False
+
+        def rows(self, table: str, name: str) -> list[RunRow]:
+            if table == "tune-skip-bank":
+                made = row_of("bank", "auc", [target], **{name_of(target): 1.0})
+                return [made] if name.startswith((study.OURS, "vfl-w01")) else []
+            took = seconds[table][study.METHODS.index(name)]
+            made = row_of("bank", "auc", [target], **{name_of(target): took})
+            return [dataclasses.replace(made, curve={"seconds": [took], "auc": [target]})]
+
+    same, plain = study._same_network(Given(), "bank")
+    ratios = {name: row.metrics["ratio"] for name, row in (same | plain).items() if name.startswith(f"{target:g}-")}
+    assert ratios[f"{target:g}-vfl-ps"] == pytest.approx(1 / 5)
+    assert ratios[f"{target:g}-best (avfl)"] == pytest.approx(1 / 2)
+    assert ratios[f"{target:g}-chosen"] == pytest.approx(3.0)
+    assert ratios[f"{target:g}-best chosen (avfl)"] == pytest.approx(3 / 2)
+    assert ratios[f"{target:g}-best by defaults (avfl)"] == pytest.approx(1 / 2)
+    chosen = study.points(Given(), "confirm-skip", "bank")[study.OURS].settings
+    assert (chosen["model"], chosen["num_layers"], chosen["schedule"]) == ("skip", 2, "constant")
+    defaults = study.points(Given(), "defaults", "bank")
+    assert defaults["avfl"].settings == {"algorithm": "avfl", "local_baseline": False}
