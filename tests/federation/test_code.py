@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import threading
 import time
@@ -20,7 +21,7 @@ from fedactors.cli.main import main
 from fedactors.config import as_dict, build, spell_infinities
 from fedactors.errors import BadInput, FedactorsError
 from fedactors.federation import site_code
-from fedactors.federation.approval import as_tree, check_proposal, kept_proposals, make_proposal
+from fedactors.federation.approval import as_tree, check_proposal, decide, keep_proposal, kept_proposals, make_proposal
 from fedactors.federation.site_code import allowed_code, proposed_code
 from fedactors.federation.site_folder import SITE
 from fedactors.plugins import find_protocol
@@ -30,8 +31,10 @@ from fedactors.protocols.horizontal.run import run as run_horizontal
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from tests.federation.hostile_sites import Rogue
+from tests.federation.test_centers import SMALL as CENTERS
+from tests.federation.test_centers import flags, write_centers
 from tests.federation.test_ray_sites import ACTOR, WithRay
-from tests.federation.world import BANK, SHOP, World
+from tests.federation.world import BANK, CLINIC, SHOP, World
 
 NETS = """
 import pathlib
@@ -561,3 +564,70 @@ def test_no_folder_on_the_path_replaces_code_that_was_allowed(tmp_path: Path, mo
     assert module.whose == "allowed"
     with pytest.raises(ImportError):
         __import__(f"{user_code.PACKAGE}{digest}.more")
+
+
+PACKAGE = {
+    "__init__.py": "from .layers import Net\n\ndef metric(outputs, targets):\n    return (outputs.flatten() > 0).float().mean()\n",
+    "layers.py": "from torch import nn\n\nclass Net(nn.Module):\n    def __init__(self, inputs, outputs):\n"
+    "        super().__init__()\n        self.trunk, self.head = nn.Linear(inputs[0], 6), nn.Linear(6, outputs)\n\n"
+    "    def forward(self, x):\n        return self.head(self.trunk(x).tanh())\n",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", ["horizontal", "nebulafl"])
+def test_a_package_trains_at_three_sites_whose_policies_answer(
+    tmp_path: Path, protocol: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = World(tmp_path, (BANK, SHOP, CLINIC))
+    package = tmp_path / "nets"
+    package.mkdir()
+    for name, text in PACKAGE.items():
+        (package / name).write_text(text)
+    allow(world, 'code = "person"\napprove = "policy"', world.names)
+    try:
+        for name in world.names:
+            if name != BANK:
+                assert main(["site", "allow-code", str(package), "--folder", str(tmp_path / name)]) == 0
+            world.start(name)
+        write_centers(world)
+        federation, out = str(tmp_path / BANK / "federation.toml"), str(tmp_path / "runs")
+        data = "bank=patients,shop=cases,clinic=cured"
+        more = {
+            "horizontal": ("num_rounds=3", "secure_aggregation=true", "metric=nets:metric", "local_baseline=false"),
+            "nebulafl": (*(word for word in CENTERS if word != "model=linear"), *flags(world)),
+        }[protocol]
+        given = ("--federation", federation, "--out", out, "--data", data, "--code", str(package), "--format=json")
+        assert main(["run", protocol, *given, "model=nets.layers:Net", *more]) == 0, capsys.readouterr().err
+        run = last(capsys.readouterr().out)
+        assert run["metrics"]["test/accuracy"] > 0.6
+        if protocol == "nebulafl":
+            return
+        assert 0 <= run["metrics"]["test/metric"] <= 1
+        # the server, which has the model, is at the bank; another process knows nothing of this one's code
+        [there] = (tmp_path / BANK / "runs").iterdir()
+        code = json_of(run)["model"] + "," + json_of(run)["metric"]
+        command = [sys.executable, "-m", "fedactors", "export", str(there), "--output", str(tmp_path / "part")]
+        command.append(f"--allow-import={code}")
+        made = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert made.returncode == 0, made.stderr
+    finally:
+        world.stop()
+
+
+def test_a_site_does_not_come_back_to_a_run_whose_code_was_removed(world: World) -> None:
+    begin(world, names=(SHOP,))
+    allow(world, names=(BANK,))
+    made, files = bring(world)
+    config = {**made.config, "min_sites": 1, "on_party_loss": "continue"}
+    made = replace(made, config=config)
+    folder = world.folder(SHOP)
+    digest = site_code.allow(folder, files, "read it")
+    keep_proposal(folder, made)
+    decide(folder, made, approved=True)
+    site_code.remove(folder, digest, "no more")
+    rogue = Rogue(world)
+    rogue.proposal = made
+    said_of(rogue, as_tree(made), dict(files))
+    assert any("is not allowed here: read it with" in line for line in world.refusals(SHOP)), world.output[SHOP]
+    assert not (world.path / "imported").exists()
