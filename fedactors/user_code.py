@@ -179,7 +179,7 @@ def files_of(digest: str) -> dict[str, bytes]:
             found = read_folder(folder / digest)
             hold(found)
             return found
-    raise BadInput(f"code {digest[:12]}: its files are not here: fedactors site code lists those of a site")
+    raise BadInput(f"code {digest[:12]}: its files are not here: the folder of its run has them in code/")
 
 
 def read_folder(folder: Path) -> dict[str, bytes]:

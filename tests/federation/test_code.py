@@ -402,7 +402,7 @@ def test_a_proposal_that_cannot_be_leaves_no_files(world: World) -> None:
 
 
 HIDDEN = {
-    "another encoding": "# coding: utf-7\n# +AAo-import os\n".encode(),
+    "another encoding": b"# coding: utf-7\n# +AAo-import os\n",
     "no text": b"x = '\xff'\n",
 }
 
@@ -567,7 +567,8 @@ def test_no_folder_on_the_path_replaces_code_that_was_allowed(tmp_path: Path, mo
 
 
 PACKAGE = {
-    "__init__.py": "from .layers import Net\n\ndef metric(outputs, targets):\n    return (outputs.flatten() > 0).float().mean()\n",
+    "__init__.py": "from .layers import Net\n\ndef metric(outputs, targets):\n"
+    "    return (outputs.flatten() > 0).float().mean()\n",
     "layers.py": "from torch import nn\n\nclass Net(nn.Module):\n    def __init__(self, inputs, outputs):\n"
     "        super().__init__()\n        self.trunk, self.head = nn.Linear(inputs[0], 6), nn.Linear(6, outputs)\n\n"
     "    def forward(self, x):\n        return self.head(self.trunk(x).tanh())\n",
@@ -609,6 +610,11 @@ def test_a_package_trains_at_three_sites_whose_policies_answer(
         code = json_of(run)["model"] + "," + json_of(run)["metric"]
         command = [sys.executable, "-m", "fedactors", "export", str(there), "--output", str(tmp_path / "part")]
         command.append(f"--allow-import={code}")
+        made = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert made.returncode == 0, made.stderr
+        [part] = (tmp_path / "part").rglob("part.json")
+        load = "import sys; from fedactors import load_part; load_part(sys.argv[1], allow_import=tuple(sys.argv[2:]))"
+        command = [sys.executable, "-c", load, str(part.parent), json_of(run)["model"]]
         made = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert made.returncode == 0, made.stderr
     finally:
