@@ -559,9 +559,9 @@ def _code(folder: SiteFolder, args: argparse.Namespace) -> int:
         files_at,
         proposed_code,
         remove,
+        texts_of,
         waiting_files,
     )
-    from fedactors.user_code import text_of
 
     allowed, waiting = allowed_code(folder), proposed_code(folder)
     if args.name is None and args.action == "code":
@@ -597,7 +597,7 @@ def _code(folder: SiteFolder, args: argparse.Namespace) -> int:
         if files is None:
             raise BadInput(f"RUN: the files of its code {digest[:12]} are not here: ask its coordinator for them")
     if args.action == "code":
-        texts = {one: text_of(content) for one, content in files.items()}
+        texts = texts_of(files)
         if args.format == "json":
             print_json({"code": digest, "allowed": digest in allowed, "files": texts})
             return 0

@@ -182,6 +182,11 @@ def waiting_files(folder: SiteFolder, digest: str) -> dict[str, bytes] | None:
     return None
 
 
+def texts_of(files: user_code.Files) -> dict[str, str]:
+    """Return the text of each file, as Python reads it."""
+    return {name: user_code.text_of(content) for name, content in files.items()}
+
+
 def allow(folder: SiteFolder, files: user_code.Files, why: str) -> str:
     """Let runs import files here, once each site's policy and person approve of the run; return their digest."""
     digest = user_code.digest_of(user_code.digests(files))

@@ -80,7 +80,7 @@ def words(world: World, *more: str) -> list[str]:
     return ["run", "horizontal", "--federation", federation, "--out", out, *RUN, *more]
 
 
-def own(world: World, *more: str) -> list[str]:
+def with_nets(world: World, *more: str) -> list[str]:
     return words(world, "--code", str(world.path / "nets.py"), "model=nets:Net", "loss=nets:loss", *more)
 
 
@@ -118,7 +118,7 @@ def last(out: str) -> dict[str, Any]:
 def test_a_model_and_loss_train_resume_predict_and_export(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     begin(world)
     person = as_person(world)
-    assert main(own(world, "--share-seed", "--seed", "7")) == 0
+    assert main(with_nets(world, "--share-seed", "--seed", "7")) == 0
     person.join(30)
     said = capsys.readouterr()
     run = last(said.out)
@@ -186,7 +186,7 @@ def test_a_site_that_allows_no_code_refuses_it_and_imports_nothing(
 ) -> None:
     begin(world, names=(BANK,))
     person = world.answer(names=(BANK,), seconds=20)
-    assert main(own(world)) == 3
+    assert main(with_nets(world)) == 3
     assert 'shop: policy.code: no code of others is imported here ("refuse")' in capsys.readouterr().err
     assert not proposed_code(world.folder(SHOP))
     assert not allowed_code(world.folder(SHOP))
@@ -321,14 +321,14 @@ def test_a_signature_of_a_named_person_allows_code_and_no_other_does(
     file = str(world.path / "nets.py")
     for name, code in (("mallory", 2), ("alice", 0)):
         assert main(["site", "sign-code", file, "--signing-key", str(world.path / f"{name}.pem")]) == 0
-        assert main(own(world)) == code, capsys.readouterr().err
+        assert main(with_nets(world)) == code, capsys.readouterr().err
         if code:
             assert "bears no signature of alice" in capsys.readouterr().err
     [line] = [one for one in world.audit(SHOP) if one["what"] == "allowed_code"]
     assert line["why"] == "signed by alice"
     # signed before, and changed since
     (world.path / "nets.py").write_text("# changed\n" + (world.path / "nets.py").read_text())
-    assert main(own(world)) == 2
+    assert main(with_nets(world)) == 2
     assert "bears no signature of alice" in capsys.readouterr().err
 
 
@@ -361,7 +361,7 @@ def test_processes_of_a_sites_ray_import_the_code_that_its_site_allowed(tmp_path
 
         looking = threading.Thread(target=look, daemon=True)
         looking.start()
-        assert main(own(world)) == 0
+        assert main(with_nets(world)) == 0
         is_over.set()
         looking.join(10)
         person.join(30)
