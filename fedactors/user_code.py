@@ -5,7 +5,7 @@
 DIGEST is the SHA-256 of all file names and contents. The files are imported from memory after their digest was computed
 again, as modules of the package `fedactors_code_DIGEST`, so that two versions never meet under one name and no module
 that is installed is replaced. Between them they import one another relatively (``from . import layers``).
-Who may import them is decided elsewhere: `check_trusted` for run folders, `Approval` of code at sites.
+Who may import them is decided elsewhere: `check_trusted` for run folders, `site_code` at sites.
 """
 
 from __future__ import annotations
@@ -14,10 +14,15 @@ import hashlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import io
 import json
+import os
 import re
+import secrets
+import shutil
 import sys
 import threading
+import tokenize
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -28,7 +33,7 @@ from fedactors.validation import shown
 PACKAGE = "fedactors_code_"
 FILE = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_]*/){0,7}[A-Za-z_][A-Za-z0-9_]*\.py")
 DIGEST = re.compile(r"[0-9a-f]{64}")
-MOST_FILES, MOST_BYTES = 200, 4_000_000
+MOST_FILES, MOST_BYTES, LONGEST_NAME = 200, 4_000_000, 200
 """Of one code, on disk."""
 
 Files = Mapping[str, bytes]
@@ -47,42 +52,90 @@ def read_files(paths: Iterable[str | Path], what: str = "--code") -> dict[str, b
     """
     found: dict[str, bytes] = {}
     for path in map(Path, paths):
-        path = path.expanduser()
+        path = Path(os.path.abspath(path.expanduser()))
         if not path.exists():
             raise BadInput(f"{what}: {shown(str(path))} does not exist")
         files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
         if not files:
             raise BadInput(f"{what}: {shown(str(path))} holds no .py file")
-        base = path.resolve().parent
         for file in files:
-            name = file.resolve().relative_to(base).as_posix() if file.resolve().is_relative_to(base) else file.name
-            if not FILE.fullmatch(name):
-                raise BadInput(
-                    f"{what}: {shown(name)} is not allowed: a module is a .py file, its name and its folders' are "
-                    "letters, digits and underscores"
-                )
+            name = file.relative_to(path.parent).as_posix()
+            _check_name(name, what)
             if name in found:
                 raise BadInput(f"{what}: {shown(name)} is given twice")
-            found[name] = file.read_bytes()
-    _check_amount(found, what)
+            if file != path and file.is_symlink():  # whoever made the package would choose what leaves this host
+                raise BadInput(f"{what}: {shown(name)} is not allowed: it is a link; put the file there")
+            if not file.is_file():
+                raise BadInput(f"{what}: {shown(name)} is not allowed: it is no file")
+            if (size := file.stat().st_size) > MOST_BYTES:
+                raise BadInput(f"{what}: {shown(name)} of {size} bytes is too large: at most {MOST_BYTES}")
+            try:
+                found[name] = file.read_bytes()
+            except OSError as error:
+                raise BadInput(f"{what}: {shown(str(file))} cannot be read: {error.strerror}") from None
+    check_files(found, what)
     return found
 
 
 SIGNATURE = ".sig"
+_LONGEST_SIGNATURE = 1000
+"""Hexadecimal digits."""
 
 
 def read_signature(paths: Sequence[str | Path]) -> str:
     """Return what `fedactors site sign-code` has written beside the first path; empty: nothing is there."""
-    file = Path(f"{Path(paths[0]).expanduser()}{SIGNATURE}") if paths else None
-    return file.read_text().strip() if file is not None and file.is_file() else ""
+    file = Path(f"{Path(os.path.abspath(Path(paths[0]).expanduser()))}{SIGNATURE}") if paths else None
+    if file is None or not file.is_file():
+        return ""
+    with file.open("rb") as opened:
+        text = opened.read(_LONGEST_SIGNATURE + 1).decode(errors="replace").strip()
+    if len(text) > _LONGEST_SIGNATURE or not re.fullmatch("(?:[0-9a-f]{2})+", text):
+        raise BadInput(f"--code: {shown(str(file))} holds no signature: fedactors site sign-code writes it")
+    return text
 
 
-def _check_amount(files: Files, what: str) -> None:
-    size = sum(map(len, files.values()))
-    if len(files) > MOST_FILES or size > MOST_BYTES:
+def check_names(names: Iterable[str], what: str) -> None:
+    """Check that files may have these names, before one of them is a path.
+
+    Raises:
+        BadInput: naming the first that is none of a module, or there are too many.
+    """
+    for number, name in enumerate(names, start=1):
+        _check_name(name, what)
+        if number > MOST_FILES:
+            raise BadInput(f"{what}: more than {MOST_FILES} files are too many")
+
+
+def _check_name(name: str, what: str) -> None:
+    if len(name) > LONGEST_NAME or not FILE.fullmatch(name):
         raise BadInput(
-            f"{what}: {len(files)} files of {size} bytes are too many: at most {MOST_FILES} of {MOST_BYTES} bytes"
+            f"{what}: {shown(name)} is not allowed: a module is a .py file, its name and its folders' are "
+            f"letters, digits and underscores, at most {LONGEST_NAME} in all"
         )
+
+
+def check_files(files: Files, what: str) -> None:
+    """Check the names, the amount and the text of source files.
+
+    Raises:
+        BadInput: naming the file.
+    """
+    check_names(files, what)
+    if (size := sum(map(len, files.values()))) > MOST_BYTES:
+        raise BadInput(f"{what}: {size} bytes are too many: at most {MOST_BYTES}")
+    for name, content in files.items():
+        try:
+            encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+            text_of(content)
+        except (SyntaxError, UnicodeDecodeError):
+            encoding = "another"
+        if encoding not in ("utf-8", "utf-8-sig"):  # a person would read other text than Python
+            raise BadInput(f"{what}: {shown(name)} is not allowed: its encoding is {encoding}; use UTF-8")
+
+
+def text_of(content: bytes) -> str:
+    """Return the text of a source file, with the ends of lines where Python has them."""
+    return io.IncrementalNewlineDecoder(None, translate=True).decode(content.decode("utf-8-sig"))
 
 
 def digests(files: Files) -> dict[str, str]:
@@ -97,7 +150,7 @@ def digest_of(digests: Mapping[str, str]) -> str:
 
 def hold(files: Files) -> str:
     """Make files importable in this process; return their digest."""
-    _check_amount(files, "code")
+    check_files(files, "code")
     digest = digest_of(digests(files))
     with _lock:
         _held.setdefault(digest, dict(files))
@@ -126,7 +179,7 @@ def files_of(digest: str) -> dict[str, bytes]:
             found = read_folder(folder / digest)
             hold(found)
             return found
-    raise BadInput(f"code {digest[:12]}: its files are not here: fedactors site code lists those of a site")
+    raise BadInput(f"code {digest[:12]}: its files are not here: the folder of its run has them in code/")
 
 
 def read_folder(folder: Path) -> dict[str, bytes]:
@@ -137,22 +190,35 @@ def read_folder(folder: Path) -> dict[str, bytes]:
     """
     found = {file.relative_to(folder).as_posix(): file.read_bytes() for file in sorted(folder.rglob("*.py"))}
     if digest_of(digests(found)) != folder.name:
-        raise BadInput(f"code {folder.name[:12]}: its files in {folder} were changed")
+        raise BadInput(
+            f"code {folder.name[:12]}: its files in {folder} were changed: remove the folder, and bring the code again"
+        )
     return found
 
 
 def write_folder(folder: Path, files: Files) -> Path:
     """Write files into a folder of `folder` that is named by their digest, unless it is there; return it."""
+    check_files(files, "code")
     made = folder / digest_of(digests(files))
     if made.is_dir():
         read_folder(made)
         return made
-    part = made.with_name(f".{made.name}.part")
-    for name, content in files.items():
-        path = part / name
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.write_bytes(content)
-    part.rename(made)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    part = folder / f".{made.name}.{secrets.token_hex(8)}.part"
+    try:
+        for name, content in files.items():
+            (part / name).parent.mkdir(parents=True, exist_ok=True)
+            with (part / name).open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        part.rename(made)
+    except OSError:
+        if not made.is_dir():
+            raise
+        read_folder(made)  # another process was faster
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
     return made
 
 
@@ -202,7 +268,7 @@ class _Loader(importlib.abc.InspectLoader):
     def get_source(self, fullname: str) -> str:
         """Return the text of a module."""
         name = self.name_of(fullname)
-        return importlib.util.decode_source(self._files[name]) if name else ""
+        return text_of(self._files[name]) if name else ""
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -222,4 +288,4 @@ class _Finder(importlib.abc.MetaPathFinder):
         return importlib.util.spec_from_loader(fullname, loader, origin=origin, is_package=loader.is_package(fullname))
 
 
-sys.meta_path.append(_Finder())
+sys.meta_path.insert(0, _Finder())  # before folders on the path, which could have the name of one

@@ -558,15 +558,18 @@ def _code(folder: SiteFolder, args: argparse.Namespace) -> int:
         files_at,
         proposed_code,
         remove,
+        texts_of,
         waiting_files,
     )
 
     allowed, waiting = allowed_code(folder), proposed_code(folder)
     if args.name is None and args.action == "code":
-        listed: list[dict[str, Any]] = [
-            {"code": one, "allowed": one in allowed, "files": list(waiting_files(folder, one) or ())}
-            for one in (*allowed, *waiting)
-        ]
+        listed: list[dict[str, Any]] = []
+        for one in (*allowed, *waiting):
+            try:
+                listed.append({"code": one, "allowed": one in allowed, "files": list(waiting_files(folder, one) or ())})
+            except BadInput:
+                listed.append({"code": one, "allowed": False, "files": ["damaged: remove it, and bring it again"]})
         if args.format == "json":
             print_json({"site": folder.name, "code": listed})
         elif listed:
@@ -584,16 +587,16 @@ def _code(folder: SiteFolder, args: argparse.Namespace) -> int:
         known = {**{one: one for one in (*allowed, *waiting)}, **({} if args.action == "remove-code" else runs)}
         otherwise = f"is no code here (its code: {', '.join(one[:12] for one in (*allowed, *waiting)) or 'none'})"
         digest = known[one_run(name, known, otherwise)]
-        files = waiting_files(folder, digest)
-        if files is None:
-            raise BadInput(f"RUN: the files of its code {digest[:12]} are not here: ask its coordinator for them")
         if args.action == "remove-code":
             if digest not in allowed:
                 raise BadInput(f"DIGEST: {digest[:12]} is not allowed here: there is nothing to remove")
             remove(folder, digest, why := one_line(args.why or ""))
             return answer(args.format, {"code": digest, "allowed": False, "why": why}, f"{digest}: removed")
+        files = waiting_files(folder, digest)
+        if files is None:
+            raise BadInput(f"RUN: the files of its code {digest[:12]} are not here: ask its coordinator for them")
     if args.action == "code":
-        texts = {one: content.decode(errors="backslashreplace") for one, content in files.items()}
+        texts = texts_of(files)
         if args.format == "json":
             print_json({"code": digest, "allowed": digest in allowed, "files": texts})
             return 0
@@ -601,10 +604,20 @@ def _code(folder: SiteFolder, args: argparse.Namespace) -> int:
         for one, text in texts.items():
             say(f"\n--- {one}")
             for number, line in enumerate(text.split("\n"), start=1):  # no line of it looks like one of ours
-                say(f"{number:5} {line}")
+                say(f"{number:5} {_escaped(line)}")
+            for number, line in enumerate(text.split("\n"), start=1):
+                if foreign := "".join(
+                    char for char in dict.fromkeys(line) if not char.isascii() and char.isprintable()
+                ):
+                    say(f"{one}: line {number} has letters that may look like others: {ascii(foreign)[1:-1]}")
         return 0
     digest = allow(folder, files, why := one_line(args.why or ""))
     return answer(args.format, {"code": digest, "allowed": True, "why": why}, f"{digest}: allowed ({', '.join(files)})")
+
+
+def _escaped(line: str) -> str:
+    """Return a line of source with an escape for each character that a terminal would hide, or move text by."""
+    return "".join(char if char.isprintable() or char == "\t" else ascii(char)[1:-1] for char in line)
 
 
 def _about_run(folder: SiteFolder, args: argparse.Namespace) -> int:

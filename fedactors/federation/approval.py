@@ -35,7 +35,7 @@ from fedactors.data.layouts.vertical import RelationalData
 from fedactors.data.new_rows import StoredState
 from fedactors.errors import BadInput, FedactorsError, Refused
 from fedactors.federation.identity import Federation, check_name
-from fedactors.federation.site_code import check_named, why_not_allowed
+from fedactors.federation.site_code import check_digests, check_named, why_not_allowed
 from fedactors.federation.site_folder import (
     Amount,
     DataName,
@@ -211,6 +211,7 @@ def read_proposal(tree: Any) -> Proposal:
         check_name(name, f"proposal: data.{site}")  # a name: nothing that could be a path
     if len(made.data) < 2:
         raise BadInput("proposal: data: at least two sites must bring data")
+    check_digests(made.code)
     return made
 
 

@@ -84,7 +84,7 @@ from fedactors.federation.session import (
     peer_address,
     value_of,
 )
-from fedactors.federation.site_code import take_code
+from fedactors.federation.site_code import take_code, why_not_allowed
 from fedactors.federation.site_folder import SiteFolder, open_to_others, to_tell
 from fedactors.federation.site_run import CALLS, PAYLOADS, SiteRun, memory_of
 from fedactors.plugins import Protocol
@@ -514,11 +514,14 @@ class SiteProcess:
                 )
             self._check_name(peer, proposal.data.get(self.folder.name))
             await asyncio.to_thread(_get_ready)
-            await asyncio.to_thread(take_code, self.folder, proposal, args[1:])
             protocol, config = await self._checked(proposal, may_wait=True)
+            if proposal.code and await asyncio.to_thread(take_code, self.folder, proposal, args[1:]):
+                protocol, config = await self._checked(proposal)  # what its signature had to allow first
             hosts = dict(self.folder.federation.hosts)
             with closed_to_others(self.folder.name):  # it reads the log, however long it is
                 is_return = has_quorum(config) and await asyncio.to_thread(self._is_known, proposal, hosts)
+                if is_return and (why := why_not_allowed(self.folder, proposal)):  # nobody is asked again
+                    raise to_tell(f"{self.folder.name}: {why}")
                 if not is_return:
                     await asyncio.to_thread(keep_proposal, self.folder, proposal)
         except Exception as error:

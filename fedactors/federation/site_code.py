@@ -9,6 +9,7 @@ all rights of the site's process: no sandbox holds it.
 
 from __future__ import annotations
 
+import secrets
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,19 +30,16 @@ SENT_BYTES = 32 * 1024
 """Of all files of a code that a proposal brings along; larger code each site's person adds."""
 _MOST_PROPOSED = 20
 """Codes that wait for a person; the oldest give way."""
+_MOST_LISTED = 5
+"""Files that a line names."""
 
 
 def check_named(proposal: Proposal, config: Any, me: str) -> None:
-    """Check that settings name code of the proposal alone, and that its files have names.
+    """Check that settings name code of the proposal alone.
 
     Raises:
         BadInput: naming the setting.
     """
-    for name, sha256 in proposal.code.items():
-        if not (user_code.FILE.fullmatch(name) and user_code.DIGEST.fullmatch(sha256)):
-            raise BadInput(f"{me}: proposal: code: {shown(name)} is not allowed: a .py file and its SHA-256")
-    if len(proposal.code) > user_code.MOST_FILES:
-        raise BadInput(f"{me}: proposal: code: {len(proposal.code)} files; at most {user_code.MOST_FILES}")
     named, digest = code_named_in(config), code_digest(proposal)
     for field, address in named.items():
         if digest is None or user_code.digest_in(address) != digest:
@@ -56,6 +54,17 @@ def check_named(proposal: Proposal, config: Any, me: str) -> None:
             )
     if proposal.code and not named:
         raise BadInput(f"{me}: proposal: code: no setting names it")
+
+
+def check_digests(code: Mapping[str, str]) -> None:
+    """Check the names and digests of a proposal's files: `take_code` makes paths of them.
+
+    Raises:
+        BadInput: naming the first that is none.
+    """
+    user_code.check_names(code, "proposal: code")
+    if wrong := [name for name, sha256 in code.items() if not user_code.DIGEST.fullmatch(sha256)]:
+        raise BadInput(f"proposal: code: {shown(wrong[0])} is not allowed: give the SHA-256 of each file")
 
 
 def code_digest(proposal: Proposal) -> str | None:
@@ -91,38 +100,56 @@ def why_not_allowed(folder: SiteFolder, proposal: Proposal) -> str:
         )
     if is_allowed(folder, digest):
         return ""
+    files = ", ".join(list(proposal.code)[:_MOST_LISTED])
+    files += ", ..." if len(proposal.code) > _MOST_LISTED else ""
     if not (_proposed(folder) / digest).is_dir():
         return (
-            f"its code {digest[:12]} ({', '.join(proposal.code)}) is not here: get the files from "
+            f"its code {digest[:12]} ({files}) is not here: get the files from "
             f"{proposal.coordinator}, read them, then fedactors site allow-code FILE"
         )
     return (
-        f"its code {digest[:12]} ({', '.join(proposal.code)}) is not allowed here: read it with fedactors site code "
+        f"its code {digest[:12]} ({files}) is not allowed here: read it with fedactors site code "
         f"{proposal.run}, then fedactors site allow-code {proposal.run}"
     )
 
 
-def take_code(folder: SiteFolder, proposal: Proposal, more: tuple[Any, ...]) -> None:
+def take_code(folder: SiteFolder, proposal: Proposal, more: tuple[Any, ...]) -> bool:
     """Keep the files that a proposal brings where its person can read them, and allow what a signer's key allows.
+
+    Returns:
+        Whether a signature has allowed them now.
 
     Raises:
         BadInput: they are other files than the proposal says.
     """
     digest, sent = code_digest(proposal), more[0] if more else None
     if folder.policy.code == "refuse" or digest is None:
-        return
+        return False
     if sent and not is_allowed(folder, digest):
         if not isinstance(sent, Mapping) or not all(type(one) is bytes for one in sent.values()):
             raise BadInput(f"{folder.name}: proposal: code: its files are no bytes")
         if sum(map(len, sent.values())) > SENT_BYTES or user_code.digests(dict(sent)) != dict(proposal.code):
             raise BadInput(f"{folder.name}: proposal: code: its files are others than its digests say")
-        waiting = sorted(_proposed(folder).glob("*"), key=lambda path: path.stat().st_mtime)
-        for path in waiting[: max(0, len(waiting) - _MOST_PROPOSED + 1)]:
+        user_code.check_files(dict(sent), f"{folder.name}: proposal: code")
+        shutil.rmtree(_proposed(folder) / digest, ignore_errors=True)  # these are whole, and now the newest
+        waiting = [path for path in _proposed(folder).glob("*") if path.is_dir()]
+        for path in sorted(waiting, key=_changed_at)[: max(0, len(waiting) - _MOST_PROPOSED + 1)]:
             shutil.rmtree(path, ignore_errors=True)
         user_code.write_folder(_proposed(folder), dict(sent))
     who = signer_of(folder, proposal) if folder.policy.code == "signed" else None
-    if who is not None and (_proposed(folder) / digest).is_dir() and not is_allowed(folder, digest):
-        allow(folder, user_code.read_folder(_proposed(folder) / digest), f"signed by {who}")
+    if who is None or is_allowed(folder, digest) or not (_proposed(folder) / digest).is_dir():
+        return False
+    if any(line["what"] == "removed_code" and line["code"] == digest for line in folder.log()):
+        return False  # a signature brings back nothing that this site's person took away
+    allow(folder, user_code.read_folder(_proposed(folder) / digest), f"signed by {who}")
+    return True
+
+
+def _changed_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:  # a person has just allowed it
+        return 0.0
 
 
 def files_at(path: str) -> dict[str, bytes]:
@@ -155,6 +182,11 @@ def waiting_files(folder: SiteFolder, digest: str) -> dict[str, bytes] | None:
     return None
 
 
+def texts_of(files: user_code.Files) -> dict[str, str]:
+    """Return the text of each file, as Python reads it."""
+    return {name: user_code.text_of(content) for name, content in files.items()}
+
+
 def allow(folder: SiteFolder, files: user_code.Files, why: str) -> str:
     """Let runs import files here, once each site's policy and person approve of the run; return their digest."""
     digest = user_code.digest_of(user_code.digests(files))
@@ -168,7 +200,9 @@ def allow(folder: SiteFolder, files: user_code.Files, why: str) -> str:
 def remove(folder: SiteFolder, digest: str, why: str) -> None:
     """Let runs import a code here no more; a process that has imported it keeps it until its end."""
     folder.audit.add("removed_code", code=digest, why=why)
-    shutil.rmtree(folder.path / CODE / digest)
+    away = folder.path / CODE / f".{digest}.{secrets.token_hex(8)}.removed"
+    (folder.path / CODE / digest).rename(away)  # at once: of some of its files nobody imports anything
+    shutil.rmtree(away)
 
 
 def _proposed(folder: SiteFolder) -> Path:

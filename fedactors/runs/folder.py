@@ -214,7 +214,8 @@ class RunFolder:
                 f"{folder}: schema_version {shown(found.get('schema_version'))} is not allowed: "
                 f"this version of fedactors reads {SCHEMA_VERSION}"
             )
-        look_in(folder / CODE)
+        if (folder / CODE).is_dir():
+            look_in(folder / CODE)
         return cls(folder, parse(schemas.Manifest, data, f"{folder}: {MANIFEST}"))
 
     def keep_code(self, digest: str) -> None:

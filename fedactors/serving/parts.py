@@ -43,11 +43,13 @@ from fedactors.learning.user_models import check_base, hold_object
 from fedactors.plugins import find_protocol
 from fedactors.runs.storage import HALF_OF_MEMORY, disk_errors, read_plain
 from fedactors.runtime.snapshots import is_object
+from fedactors.user_code import digest_in, files_of, look_in, write_folder
 from fedactors.validation import first_line, read_text, reading
 
 KIND = "fedactors-part"
 _SCHEMA = 1
 _FACTS, _ARRAYS = "part.json", "arrays.safetensors"
+_CODE = "code"
 _SLICE_ROWS = 8192
 _MOST_OUTPUTS = 2**24
 """Values that a model returns at a time."""
@@ -301,6 +303,11 @@ def write_part(part: Part, folder: Path) -> list[Path]:
             weights = folder / _ARRAYS
             weights.write_bytes(save({name: as_tensor(array) for name, array in part.arrays.items()}))
             written.append(weights)
+        named = (*part.code, *(model.spec.name for model in part.models.values()))
+        for digest in {found for one in named if (found := digest_in(one)) is not None}:
+            (folder / _CODE).mkdir(exist_ok=True)
+            there = write_folder(folder / _CODE, files_of(digest))
+            written += sorted(there.rglob("*.py"))
         facts = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)} | {
             "kind": KIND,
             "schema_version": _SCHEMA,
@@ -391,6 +398,7 @@ def read_part(path: str | Path, allow_import: Collection[str] = (), model: Any =
             )
         if is_code(name) and not is_object(name) and name not in allow_import:
             raise BadInput(f"{folder} names code, {name}: give allow_import=({name!r},) if you know what it is")
+    look_in(folder.resolve() / _CODE)
     for name, spec in facts.models.items():
         weights = folder / f"{name}.safetensors"
         with reading("part", weights):

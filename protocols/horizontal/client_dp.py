@@ -154,7 +154,7 @@ def record(
         is_restored: whether the party went on from a checkpoint.
         is_server: whether it is the server that draws the noise.
     """
-    if not config.secure_aggregation and not is_server:
+    if not is_server and not (config.secure_aggregation and config.is_private):
         return PrivacyRecord(
             party=party,
             message_type="ClippedChanges",
@@ -162,7 +162,9 @@ def record(
             neighbour=CLIENT_PRESENCE,
             releases=num_rounds,
             epsilon=math.inf,
-            note="the server reads them, and is trusted to add the noise of its own line",
+            note="the server reads them, and is trusted to add the noise of its own line"
+            if config.is_private
+            else "no noise is added",
         )
     who = "the server is trusted: holds against all who see its models" if is_server else "discrete Gaussian, in sums"
     message_type = "PrivateOrder" if is_server else "ClippedChanges"

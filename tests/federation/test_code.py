@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import threading
 import time
@@ -20,7 +21,7 @@ from fedactors.cli.main import main
 from fedactors.config import as_dict, build, spell_infinities
 from fedactors.errors import BadInput, FedactorsError
 from fedactors.federation import site_code
-from fedactors.federation.approval import as_tree, check_proposal, kept_proposals, make_proposal
+from fedactors.federation.approval import as_tree, check_proposal, decide, keep_proposal, kept_proposals, make_proposal
 from fedactors.federation.site_code import allowed_code, proposed_code
 from fedactors.federation.site_folder import SITE
 from fedactors.plugins import find_protocol
@@ -30,8 +31,10 @@ from fedactors.protocols.horizontal.run import run as run_horizontal
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from tests.federation.hostile_sites import Rogue
+from tests.federation.test_centers import SMALL as CENTERS
+from tests.federation.test_centers import flags, write_centers
 from tests.federation.test_ray_sites import ACTOR, WithRay
-from tests.federation.world import BANK, SHOP, World
+from tests.federation.world import BANK, CLINIC, SHOP, World
 
 NETS = """
 import pathlib
@@ -77,7 +80,7 @@ def words(world: World, *more: str) -> list[str]:
     return ["run", "horizontal", "--federation", federation, "--out", out, *RUN, *more]
 
 
-def own(world: World, *more: str) -> list[str]:
+def with_nets(world: World, *more: str) -> list[str]:
     return words(world, "--code", str(world.path / "nets.py"), "model=nets:Net", "loss=nets:loss", *more)
 
 
@@ -115,7 +118,7 @@ def last(out: str) -> dict[str, Any]:
 def test_a_model_and_loss_train_resume_predict_and_export(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     begin(world)
     person = as_person(world)
-    assert main(own(world, "--share-seed", "--seed", "7")) == 0
+    assert main(with_nets(world, "--share-seed", "--seed", "7")) == 0
     person.join(30)
     said = capsys.readouterr()
     run = last(said.out)
@@ -183,7 +186,7 @@ def test_a_site_that_allows_no_code_refuses_it_and_imports_nothing(
 ) -> None:
     begin(world, names=(BANK,))
     person = world.answer(names=(BANK,), seconds=20)
-    assert main(own(world)) == 3
+    assert main(with_nets(world)) == 3
     assert 'shop: policy.code: no code of others is imported here ("refuse")' in capsys.readouterr().err
     assert not proposed_code(world.folder(SHOP))
     assert not allowed_code(world.folder(SHOP))
@@ -318,14 +321,14 @@ def test_a_signature_of_a_named_person_allows_code_and_no_other_does(
     file = str(world.path / "nets.py")
     for name, code in (("mallory", 2), ("alice", 0)):
         assert main(["site", "sign-code", file, "--signing-key", str(world.path / f"{name}.pem")]) == 0
-        assert main(own(world)) == code, capsys.readouterr().err
+        assert main(with_nets(world)) == code, capsys.readouterr().err
         if code:
             assert "bears no signature of alice" in capsys.readouterr().err
     [line] = [one for one in world.audit(SHOP) if one["what"] == "allowed_code"]
     assert line["why"] == "signed by alice"
     # signed before, and changed since
     (world.path / "nets.py").write_text("# changed\n" + (world.path / "nets.py").read_text())
-    assert main(own(world)) == 2
+    assert main(with_nets(world)) == 2
     assert "bears no signature of alice" in capsys.readouterr().err
 
 
@@ -358,10 +361,279 @@ def test_processes_of_a_sites_ray_import_the_code_that_its_site_allowed(tmp_path
 
         looking = threading.Thread(target=look, daemon=True)
         looking.start()
-        assert main(own(world)) == 0
+        assert main(with_nets(world)) == 0
         is_over.set()
         looking.join(10)
         person.join(30)
         assert seen
     finally:
         world.stop()
+
+
+@pytest.mark.parametrize(
+    "name", ["../../stolen.py", "../../code/{other}/nets.py", "{world}/stolen.py", "nets.sh", "{long}.py"]
+)
+def test_files_by_names_that_lead_elsewhere_are_written_nowhere(world: World, name: str) -> None:
+    """A coordinator says itself how its files are named: a path out of the folder of what waits is none of them."""
+    begin(world, names=(SHOP,))
+    allow(world, names=(BANK,))
+    made, _ = bring(world)
+    content = b"import os"
+    other = user_code.digest_of(user_code.digests({"nets.py": content}))
+    files = {name.format(other=other, world=world.path, long="a" * 300): content}
+    rogue = Rogue(world)
+    rogue.proposal = replace(made, code=user_code.digests(files))
+    before = {path for path in world.path.rglob("*") if path.suffix in (".py", ".sh")}
+    said_of(rogue, as_tree(rogue.proposal), files)
+    assert any("proposal: code: " in line and "is not allowed" in line for line in world.refusals(SHOP))
+    assert {path for path in world.path.rglob("*") if path.suffix in (".py", ".sh")} == before
+    assert not allowed_code(world.folder(SHOP))
+
+
+def test_a_proposal_that_cannot_be_leaves_no_files(world: World) -> None:
+    begin(world, names=(SHOP,))
+    allow(world, names=(BANK,))
+    made, files = bring(world)
+    rogue = Rogue(world)
+    rogue.proposal = replace(made, federation="another")
+    said_of(rogue, as_tree(rogue.proposal), dict(files))
+    assert world.refusals(SHOP)
+    assert not proposed_code(world.folder(SHOP))
+
+
+HIDDEN = {
+    "another encoding": b"# coding: utf-7\n# +AAo-import os\n",
+    "no text": b"x = '\xff'\n",
+}
+
+
+@pytest.mark.parametrize("kind", HIDDEN)
+def test_files_that_python_reads_otherwise_than_a_person_are_refused(world: World, kind: str) -> None:
+    """The declared encoding of a file may turn a comment into code."""
+    begin(world, names=(SHOP,))
+    allow(world, names=(BANK,))
+    made, _ = bring(world)
+    files = {"nets.py": HIDDEN[kind]}
+    rogue = Rogue(world)
+    digest = user_code.digest_of(user_code.digests(files))
+    config = {**made.config, "model": f"{user_code.PACKAGE}{digest}.nets:Net"}
+    rogue.proposal = replace(made, code=user_code.digests(files), config=config)
+    said_of(rogue, as_tree(rogue.proposal), files)
+    assert any("nets.py" in line and "UTF-8" in line for line in world.refusals(SHOP)), world.refusals(SHOP)
+    assert not proposed_code(world.folder(SHOP))
+    (world.path / "nets.py").write_bytes(HIDDEN[kind])
+    with pytest.raises(BadInput, match="UTF-8"):
+        user_code.read_files([world.path / "nets.py"])
+
+
+def test_printed_files_show_each_character_that_hides_or_moves_text(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "# one\rimport os\n# \x1b[2K \u202e \u200b \u2028 \x0c\nname = '\u0430'\n"
+    (world.path / "nets.py").write_bytes(text.encode())
+    folder = str(world.path / BANK)
+    assert main(["site", "allow-code", str(world.path / "nets.py"), "--folder", folder]) == 0
+    [digest] = allowed_code(world.folder(BANK))
+    capsys.readouterr()
+    assert main(["site", "code", digest, "--folder", folder]) == 0
+    out = capsys.readouterr().out
+    assert "    2 import os\n" in out  # where Python ends a line, too
+    assert "    3 # \\x1b[2K \\u202e \\u200b \\u2028 \\x0c\n" in out
+    assert "nets.py: line 4 has letters that may look like others: \\u0430" in out
+
+
+def test_what_python_runs_is_the_text_that_was_printed() -> None:
+    files = {"nets.py": b"found = []\r# one\rfound.append(1)\n# coding: latin-1\nname = '\xc3\xa9'\n"}
+    digest = user_code.hold(files)
+    module = __import__(f"{user_code.PACKAGE}{digest}.nets", fromlist=["found"])
+    assert (module.found, module.name) == ([1], "é")
+
+
+def test_code_that_was_removed_stays_so_though_a_signature_allows_it(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    allow(world, signed_by(world, "alice"), names=(SHOP,))
+    allow(world, names=(BANK,))
+    made, files = bring(world)
+    assert main(["site", "sign-code", str(world.path / "nets.py"), "--signing-key", str(world.path / "alice.pem")]) == 0
+    made = replace(made, code_signature=user_code.read_signature([world.path / "nets.py"]))
+    folder = world.folder(SHOP)
+    site_code.take_code(folder, made, (dict(files),))
+    [digest] = allowed_code(folder)
+    flags = ("--folder", str(folder.path))
+    assert main(["site", "remove-code", digest, *flags]) == 0
+    site_code.take_code(folder, made, (dict(files),))
+    assert not allowed_code(folder)
+    assert "fedactors site allow-code" in site_code.why_not_allowed(folder, made)
+    assert main(["site", "allow-code", digest, *flags]) == 0
+    assert allowed_code(folder) == [digest]
+
+
+def signed_by(world: World, name: str) -> str:
+    """A policy by which that person's signature allows code; the key is made beside the sites."""
+    from cryptography.hazmat.primitives import serialization
+
+    from fedactors.federation.identity import make_key
+
+    kind, form = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    public = make_key(world.path / f"{name}.pem").public_key().public_bytes(kind, form).decode()
+    return f'code = "signed"\napprove = "policy"\ncode_signers.{name} = """\n{public}"""'
+
+
+def test_code_whose_files_are_damaged_is_listed_removed_and_allowed_again(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    allow(world)
+    bring(world)
+    folder = world.folder(BANK)
+    [digest] = allowed_code(folder)
+    (folder.path / "code" / digest / "nets.py").write_text("import os")
+    flags = ("--folder", str(folder.path))
+    assert main(["site", "code", *flags]) == 0
+    assert "damaged" in capsys.readouterr().out
+    assert main(["site", "remove-code", digest, *flags]) == 0
+    assert not allowed_code(folder)
+    assert main(["site", "allow-code", str(world.path / "nets.py"), *flags]) == 0
+    assert user_code.read_folder(folder.path / "code" / digest)
+
+
+def test_two_processes_that_write_the_same_code_at_once_leave_it_whole(tmp_path: Path) -> None:
+    files = {f"part_{number}.py": b"#" * 1000 for number in range(50)}
+    failed: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            user_code.write_folder(tmp_path / "code", files)
+        except BaseException as error:
+            failed.append(error)
+
+    for _ in range(10):
+        threads = [threading.Thread(target=write) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        [made] = (tmp_path / "code").iterdir()
+        assert user_code.read_folder(made) == files
+        for file in made.iterdir():
+            file.unlink()
+        made.rmdir()
+    assert not failed
+
+
+def test_a_package_that_a_stranger_made_takes_no_file_from_elsewhere_along(tmp_path: Path) -> None:
+    package = tmp_path / "work" / "nets"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (tmp_path / "secret.py").write_text("password = 1")
+    (package / "layers.py").symlink_to(tmp_path / "secret.py")
+    with pytest.raises(BadInput, match=r"nets/layers.py.* is a link"):
+        user_code.read_files([package])
+    (package / "layers.py").unlink()
+    (package / "layers.py").mkdir()
+    with pytest.raises(BadInput, match=r"nets/layers.py.* is no file"):
+        user_code.read_files([package])
+
+
+def test_files_keep_the_names_that_they_are_given_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = tmp_path / "versions" / "second"
+    versions.mkdir(parents=True)
+    (versions / "__init__.py").write_text("")
+    (tmp_path / "nets").symlink_to(versions)
+    (versions / "layers.py").write_text("")
+    assert list(user_code.read_files([tmp_path / "nets"])) == ["nets/__init__.py", "nets/layers.py"]
+    monkeypatch.chdir(versions)
+    assert list(user_code.read_files(["."])) == ["second/__init__.py", "second/layers.py"]
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"0" * 2000, b"no digits"], ids=["binary", "long", "words"])
+def test_a_file_beside_the_code_that_holds_no_signature_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "nets.py.sig").write_bytes(content)
+    with pytest.raises(BadInput, match=r"nets.py.sig.* holds no signature"):
+        user_code.read_signature([tmp_path / "nets.py"])
+
+
+def test_no_folder_on_the_path_replaces_code_that_was_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = user_code.hold({"nets.py": b"whose = 'allowed'\n"})
+    other = tmp_path / f"{user_code.PACKAGE}{digest}"
+    other.mkdir()
+    (other / "nets.py").write_text("whose = 'path'\n")
+    (other / "more.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = __import__(f"{user_code.PACKAGE}{digest}.nets", fromlist=["whose"])
+    assert module.whose == "allowed"
+    with pytest.raises(ImportError):
+        __import__(f"{user_code.PACKAGE}{digest}.more")
+
+
+PACKAGE = {
+    "__init__.py": "from .layers import Net\n\ndef metric(outputs, targets):\n"
+    "    return (outputs.flatten() > 0).float().mean()\n",
+    "layers.py": "from torch import nn\n\nclass Net(nn.Module):\n    def __init__(self, inputs, outputs):\n"
+    "        super().__init__()\n        self.trunk, self.head = nn.Linear(inputs[0], 6), nn.Linear(6, outputs)\n\n"
+    "    def forward(self, x):\n        return self.head(self.trunk(x).tanh())\n",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", ["horizontal", "nebulafl"])
+def test_a_package_trains_at_three_sites_whose_policies_answer(
+    tmp_path: Path, protocol: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = World(tmp_path, (BANK, SHOP, CLINIC))
+    package = tmp_path / "nets"
+    package.mkdir()
+    for name, text in PACKAGE.items():
+        (package / name).write_text(text)
+    allow(world, 'code = "person"\napprove = "policy"', world.names)
+    try:
+        for name in world.names:
+            if name != BANK:
+                assert main(["site", "allow-code", str(package), "--folder", str(tmp_path / name)]) == 0
+            world.start(name)
+        write_centers(world)
+        federation, out = str(tmp_path / BANK / "federation.toml"), str(tmp_path / "runs")
+        data = "bank=patients,shop=cases,clinic=cured"
+        more = {
+            "horizontal": ("num_rounds=3", "secure_aggregation=true", "metric=nets:metric", "local_baseline=false"),
+            "nebulafl": (*(word for word in CENTERS if word != "model=linear"), *flags(world)),
+        }[protocol]
+        given = ("--federation", federation, "--out", out, "--data", data, "--code", str(package), "--format=json")
+        assert main(["run", protocol, *given, "model=nets.layers:Net", *more]) == 0, capsys.readouterr().err
+        run = last(capsys.readouterr().out)
+        assert run["metrics"]["test/accuracy"] > 0.6
+        if protocol == "nebulafl":
+            return
+        assert 0 <= run["metrics"]["test/metric"] <= 1
+        # the server, which has the model, is at the bank; another process knows nothing of this one's code
+        [there] = (tmp_path / BANK / "runs").iterdir()
+        code = json_of(run)["model"] + "," + json_of(run)["metric"]
+        command = [sys.executable, "-m", "fedactors", "export", str(there), "--output", str(tmp_path / "part")]
+        command.append(f"--allow-import={code}")
+        made = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert made.returncode == 0, made.stderr
+        [part] = (tmp_path / "part").rglob("part.json")
+        load = "import sys; from fedactors import load_part; load_part(sys.argv[1], allow_import=tuple(sys.argv[2:]))"
+        command = [sys.executable, "-c", load, str(part.parent), json_of(run)["model"]]
+        made = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert made.returncode == 0, made.stderr
+    finally:
+        world.stop()
+
+
+def test_a_site_does_not_come_back_to_a_run_whose_code_was_removed(world: World) -> None:
+    begin(world, names=(SHOP,))
+    allow(world, names=(BANK,))
+    made, files = bring(world)
+    config = {**made.config, "min_sites": 1, "on_party_loss": "continue"}
+    made = replace(made, config=config)
+    folder = world.folder(SHOP)
+    digest = site_code.allow(folder, files, "read it")
+    keep_proposal(folder, made)
+    decide(folder, made, approved=True)
+    site_code.remove(folder, digest, "no more")
+    rogue = Rogue(world)
+    rogue.proposal = made
+    said_of(rogue, as_tree(made), dict(files))
+    assert any("is not allowed here: read it with" in line for line in world.refusals(SHOP)), world.output[SHOP]
+    assert not (world.path / "imported").exists()
