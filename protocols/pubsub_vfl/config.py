@@ -171,7 +171,8 @@ class PubSubVflConfig(StepSettings):
     max_in_flight: ByRows = 0
     """Maximum number of batches per passive party that are published or assigned and not yet returned; bounds staleness
     and memory. With ``transfer=pull`` a batch has returned when its gradient is acknowledged, with ``push`` when its
-    gradient leaves. 0: by the number of rows, a quarter of an epoch's batches, at least 4 and two a worker, at most 24."""
+    gradient leaves. 0: by the number of rows: a quarter of an epoch's batches, at least 4 and two a worker, at most
+    24."""
     deadline: Annotated[float, Field(ge=1e-6, allow_inf_nan=True)] = 10.0
     """Seconds without progress after which a batch is abandoned and assigned again (T_ddl); ``inf`` disables it."""
     exclude_stragglers: bool = True

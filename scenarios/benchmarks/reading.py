@@ -100,7 +100,7 @@ def run_wide(folder: Path, num_columns: int) -> dict[str, float]:
     pyarrow.csv.write_csv(pa.table({"id": ids, "g0": columns["g0"]}), folder / "small" / "shop.csv")
     for name in ("bank.csv", "parties.toml"):
         (folder / "small" / name).write_bytes((folder / name).read_bytes())
-    settings = {"num_epochs": 3, "batch_size": 32, "seed": 0}
+    settings: dict[str, Any] = {"num_epochs": 3, "batch_size": 32, "seed": 0}
     fedactors.simulate("pubsub-vfl", folder / "small" / "parties.toml", **settings)  # what is imported by the first
     facts = {"party": "shop", "path": str(folder / "shop.csv"), "task": "binary", "num_classes": 2, "id_column": "id"}
     start = time.process_time()
