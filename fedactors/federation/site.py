@@ -515,7 +515,7 @@ class SiteProcess:
             self._check_name(peer, proposal.data.get(self.folder.name))
             await asyncio.to_thread(_get_ready)
             protocol, config = await self._checked(proposal, may_wait=True)
-            if proposal.code and await asyncio.to_thread(take_code, self.folder, proposal, args[1:]):
+            if await asyncio.to_thread(take_code, self.folder, proposal, args[1:]):
                 protocol, config = await self._checked(proposal)  # what its signature had to allow first
             hosts = dict(self.folder.federation.hosts)
             with closed_to_others(self.folder.name):  # it reads the log, however long it is
