@@ -586,6 +586,10 @@ def _code(folder: SiteFolder, args: argparse.Namespace) -> int:
         runs = {run: digest for run, one in kept_proposals(folder).items() if (digest := code_digest(one)) is not None}
         known = {**{one: one for one in (*allowed, *waiting)}, **({} if args.action == "remove-code" else runs)}
         otherwise = f"is no code here (its code: {', '.join(one[:12] for one in (*allowed, *waiting)) or 'none'})"
+        if (
+            len(meant := {found for key, found in known.items() if key.startswith(name)}) > 1
+        ):  # others choose ids of runs
+            raise BadInput(f"{name[:40]!r} may be either code of {', '.join(sorted(meant))}: give the whole digest")
         digest = known[one_run(name, known, otherwise)]
         if args.action == "remove-code":
             if digest not in allowed:

@@ -332,6 +332,23 @@ def test_a_signature_of_a_named_person_allows_code_and_no_other_does(
     assert "bears no signature of alice" in capsys.readouterr().err
 
 
+def test_a_run_whose_id_is_the_beginning_of_another_code_allows_nothing(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A coordinator chooses the ids of its runs: one is as the code that the person means begins."""
+    allow(world)
+    made, _ = bring(world)
+    folder = world.folder(SHOP)
+    meant = user_code.digest_of(user_code.digests({"good.py": b"x = 1\n"}))
+    user_code.write_folder(folder.path / "proposals" / "code", {"good.py": b"x = 1\n"})
+    keep_proposal(folder, replace(made, run=meant[:16]))
+    assert main(["site", "allow-code", meant[:16], "--folder", str(folder.path)]) == 2
+    assert "may be either code of" in capsys.readouterr().err
+    assert not allowed_code(folder)
+    assert main(["site", "allow-code", meant, "--folder", str(folder.path)]) == 0
+    assert allowed_code(folder) == [meant]
+
+
 def test_removed_code_is_allowed_no_more(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     allow(world)
     made, _ = bring(world)
