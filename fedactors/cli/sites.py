@@ -187,7 +187,7 @@ _VERDICTS = {"agree": "agree", "cut": "agree as far as it came", "differ": "DO N
 
 
 def stop(folder: SiteFolder, args: argparse.Namespace) -> int:
-    """Stop a run that is under way at the site; one that is not, and has not finished, is closed for good."""
+    """Stop a run that is under way at the site; one that is not, and has not finished, is closed."""
     from fedactors.federation.approval import ask_to_stop, unfinished_runs
     from fedactors.federation.operations import read_status
 
@@ -236,7 +236,8 @@ SITE_ACTIONS = {
     "it; the beginning of the run's id is enough",
     "approve": "RUN: let this very run begin here; the beginning of its id is enough",
     "reject": "RUN: do not let it begin; the beginning of its id is enough",
-    "stop": "RUN: stop a run that is under way, for all sites; one that broke off is closed here for good",
+    "stop": "RUN: stop a run that is under way, for all sites; one that broke off is closed: this site comes back to "
+    "it no more, and a person answers what goes on from it",
     "settle": "RUN: put on record (--why) that the proposal of an approved run is lost for good, so that the policy "
     "answers again; what it cannot know of that run any more, such as which data it summed, is yours to judge",
     "runs": "list all runs that were ever proposed here, and how each ended",

@@ -566,6 +566,8 @@ def why_a_person(config: Any, proposal: Proposal, folder: SiteFolder) -> str:
     if not is_resumed and allowed is not None and name is not None and name not in allowed:  # new rows to predict, too
         return f"data.{name} are not among policy.data"
     is_new = proposal.purpose == "train"  # what goes on from a run has the query that was answered before
+    if (stopped := _stopped_before(proposal, folder)) is not None:
+        return f"this site's person stopped run {stopped}, which it goes on from"
     if is_new and proposal.task.sql and proposal.task not in [one.facts for one in folder.policy.queries or ()]:
         return "its query, with this label and type, is not among policy.queries"
     lines = folder.log()
@@ -581,6 +583,15 @@ def why_a_person(config: Any, proposal: Proposal, folder: SiteFolder) -> str:
             "other settings"
         )
     return ""
+
+
+def _stopped_before(proposal: Proposal, folder: SiteFolder) -> str | None:
+    """Return of the runs that a proposal goes on from one that this site's person stopped; None: they stopped none."""
+    while proposal.purpose != "train":
+        if stop_reason(folder, proposal.earlier) is not None:
+            return proposal.earlier
+        proposal = _earlier(folder, proposal.earlier)
+    return None
 
 
 def on_loss(config: Any, proposal: Proposal) -> str:
@@ -812,9 +823,14 @@ def check_return(folder: SiteFolder, proposal: Proposal, lines: Iterable[Mapping
         lines: of the site's log, about it.
 
     Raises:
-        BadInput: it came back as often as the policy allows, or took part so long ago that nobody thinks of it.
+        BadInput: the run went on as another one, or the site came back as often as the policy allows, or was away for
+            longer.
     """
     policy, me = folder.policy, folder.name
+    followed = [one["run"] for one in folder.log() if one["what"] == "continued" and one["earlier"] == proposal.run]
+    if followed:  # both would go on from one state, and only one was asked for
+        said = f"{me}: does not come back to the run, which went on as"
+        raise BadInput(f"{said} {followed[-1]}").telling(f"{said} another one")
     if (done := num_returns(folder, proposal)) >= (most := policy.continuations):
         said = f"{me}: comes back to the run for the {ordinal(done + 1)} time"
         raise BadInput(

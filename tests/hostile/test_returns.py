@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 
 from fedactors.actors.remote import current_caller
 from fedactors.cli.main import main
@@ -29,7 +32,7 @@ from fedactors.protocols.horizontal.actors import ClientProcess, HorizontalServe
 from fedactors.protocols.horizontal.config import HorizontalConfig
 from fedactors.runtime.failures import errors_for
 from fedactors.secure_sums.actors import SecureSums
-from tests.federation.test_going_on import after_rounds
+from tests.federation.test_going_on import after_rounds, resumed, runs
 from tests.federation.test_policy import limited
 from tests.federation.test_quorum import QUORUM, THREE, hospitals, restarted
 from tests.federation.test_runs import federated
@@ -359,3 +362,52 @@ def test_nobody_comes_back_to_a_run_of_months_ago_or_that_a_person_has_closed(
     with pytest.raises(Refused, match="left the run: that is over"):
         propose_and_go(world, run)
     assert main(words) == 2, "it is closed already"
+
+
+def test_what_a_person_stopped_goes_on_by_no_policy(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator proposed to resume it at once, and the policy answered in place of who had stopped it."""
+    for name in THREE:
+        world.start(name)
+    honest = FederatedRuntime.checkpoint
+
+    async def checkpoint(self: FederatedRuntime, label: str = "last") -> None:
+        await honest(self, label)
+        raise Stopped("the coordinator has seen enough", 3)
+
+    monkeypatch.setattr(FederatedRuntime, "checkpoint", checkpoint)
+    assert federated(world, ("num_rounds=40", *QUORUM), protocol="horizontal") == 3
+    is_free(world)
+    folder = world.folder(SHOP)
+    ((run, trained),) = kept_proposals(folder).items()
+    later = replace(trained, run="f" * 16, purpose="resume", earlier=run, number=1)  # type: ignore[type-var]
+    again = replace(later, run="e" * 16, earlier=later.run)  # type: ignore[type-var]
+    (folder.path / approval.PROPOSALS / f"{later.run}.json").write_text(json.dumps(as_tree(later)))
+    approval.decide(folder, later, approved=True, why="")
+    config = TypeAdapter(HorizontalConfig).validate_python(trained.config)
+    assert [approval.why_a_person(config, one, folder) for one in (later, again)] == ["", ""]
+    approval.ask_to_stop(folder, run, "no more")
+    said = f"this site's person stopped run {run}, which it goes on from"
+    assert [approval.why_a_person(config, one, folder) for one in (later, again)] == [said, said]
+
+
+def test_nobody_comes_back_to_a_run_that_went_on_as_another(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both would go on from one state, with rounds of the same numbers, and only one was asked for."""
+    for name in THREE:
+        world.start(name)
+    honest, rounds = FederatedRuntime.checkpoint, []
+
+    async def checkpoint(self: FederatedRuntime, label: str = "last") -> None:
+        await honest(self, label)
+        rounds.append(label)
+        if len(rounds) == 3:
+            raise Stopped("the coordinator has seen enough", 3)
+
+    monkeypatch.setattr(FederatedRuntime, "checkpoint", checkpoint)
+    assert federated(world, ("num_rounds=6", *QUORUM), protocol="horizontal") == 3
+    is_free(world)
+    (run,) = kept_proposals(world.folder(SHOP))
+    (made,) = runs(world)
+    assert resumed(world, made, "horizontal") == 0
+    is_free(world)
+    with pytest.raises(Refused, match="does not come back to the run, which went on as another one"):
+        propose_and_go(world, run)
