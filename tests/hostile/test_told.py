@@ -343,7 +343,7 @@ OF_TABLES = {
     "TableSlice: features feature_names keeps_scale columns labels has_labels class_names positions": WITHIN,
 }
 PREDICTED = {"Predicted: num_rows num_predicted num_alone rejections unpredicted": COUNTS}
-TOLD: dict[str, dict[str, str]] = {
+MESSAGES: dict[str, dict[str, str]] = {
     "horizontal": {
         **PREDICTED,
         "Introduction: num_clients width columns csv base": BEFORE,
@@ -442,7 +442,7 @@ TOLD: dict[str, dict[str, str]] = {
 }
 
 
-def told() -> dict[str, dict[str, str]]:
+def sent_beside_sums() -> dict[str, dict[str, str]]:
     """Return what organisations of these runs tell others outside of sums, with its fields, by protocol."""
     found: dict[str, dict[str, str]] = {}
     for name, words in RUNS:
@@ -461,19 +461,19 @@ def told() -> dict[str, dict[str, str]]:
 
 
 def test_each_message_beside_sums_has_a_reason_why_no_model_of_others_steers_it() -> None:
-    found = told()
-    assert found.keys() == TOLD.keys()
+    found = sent_beside_sums()
+    assert found.keys() == MESSAGES.keys()
     for name, messages in found.items():
-        missing = {what: sender for what, sender in messages.items() if what not in TOLD[name]}
+        missing = {what: sender for what, sender in messages.items() if what not in MESSAGES[name]}
         assert missing == {}, f"{name}: does a number of it follow from rows under a model that others choose?"
-        assert TOLD[name].keys() - messages.keys() == set(), f"{name}: nobody tells these any more"
+        assert MESSAGES[name].keys() - messages.keys() == set(), f"{name}: nobody tells these any more"
 
 
 CONTROL = {
     **dict.fromkeys(("prepare", "connect", "load", "open", "meet", "written", "commit", "finish", "end"), "nothing"),
     "lost": "names of sites",
     "watch": "the failure that ends the run here; see `RAISED`",
-    "call": "a reply to the driver; see `TOLD`",
+    "call": "a reply to the driver; see `MESSAGES`",
     "snapshot": "digests of states, under a key that only the site has",
     "drain": "how many messages of which kind and size its actors sent, which others saw or which the settings say; "
     "seconds of waiting, which the page of sites says",
