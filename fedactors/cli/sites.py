@@ -187,8 +187,8 @@ _VERDICTS = {"agree": "agree", "cut": "agree as far as it came", "differ": "DO N
 
 
 def stop(folder: SiteFolder, args: argparse.Namespace) -> int:
-    """Stop a run that is under way at the site."""
-    from fedactors.federation.approval import ask_to_stop
+    """Stop a run that is under way at the site; one that is not, and has not finished, is closed."""
+    from fedactors.federation.approval import ask_to_stop, unfinished_runs
     from fedactors.federation.operations import read_status
 
     found = read_status(folder)
@@ -196,7 +196,12 @@ def stop(folder: SiteFolder, args: argparse.Namespace) -> int:
     if not args.name:
         raise BadInput("RUN: missing")
     under_way = {about["run"]} if about and found["state"] != "stopped" else ()
-    args.name = one_run(args.name, under_way, f"is not under way at {folder.name}, which is {found['state']}")
+    otherwise = f"is not under way at {folder.name}, which is {found['state']}, and no approved run that is unfinished"
+    args.name = one_run(args.name, {*under_way, *unfinished_runs(folder)}, otherwise)
+    if args.name not in under_way:
+        ask_to_stop(folder, args.name, why := one_line(args.why or ""))
+        said = f"{args.name}: is not under way; this site comes back to it no more"
+        return answer(args.format, {"run": args.name, "stopped": True, "why": why}, said)
     if about["stage"] == "proposed":
         raise BadInput(f"run: {args.name} waits for an answer: fedactors site reject {args.name}")
     why = one_line(args.why or "")
@@ -230,7 +235,8 @@ SITE_ACTIONS = {
     "beginning of the run's id is enough",
     "approve": "RUN: allow a proposed run to start here; the beginning of its id is enough",
     "reject": "RUN: refuse a proposed run; the beginning of its id is enough",
-    "stop": "RUN: stop a run that is under way, for all sites",
+    "stop": "RUN: stop a run that is under way, for all sites; close one that broke off: this site no longer returns to "
+    "it, and a person answers for its continuations",
     "settle": "RUN: record (--why) that the proposal of an approved run is lost, so that the policy answers again. "
     "The policy no longer knows that run, for example which data it summed: judge that yourself",
     "code": "[RUN|DIGEST]: list the source files that runs may import here, or print those of a proposed run",

@@ -15,11 +15,13 @@ import contextlib
 import functools
 import hashlib
 import json
+import math
 import os
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import asdict, field, fields, is_dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -586,6 +588,8 @@ def why_a_person(config: Any, proposal: Proposal, folder: SiteFolder) -> str:
     if not is_resumed and allowed is not None and name is not None and name not in allowed:  # new rows to predict, too
         return f"data.{name} are not among policy.data"
     is_new = proposal.purpose == "train"  # what goes on from a run has the query that was answered before
+    if (stopped := _stopped_before(proposal, folder)) is not None:
+        return f"this site's person stopped run {stopped}, which it goes on from"
     if is_new and proposal.task.sql and proposal.task not in [one.facts for one in folder.policy.queries or ()]:
         return "its query, with this label and type, is not among policy.queries"
     lines = folder.log()
@@ -601,6 +605,15 @@ def why_a_person(config: Any, proposal: Proposal, folder: SiteFolder) -> str:
             "other settings"
         )
     return ""
+
+
+def _stopped_before(proposal: Proposal, folder: SiteFolder) -> str | None:
+    """Return of the runs that a proposal goes on from one that this site's person stopped; None: they stopped none."""
+    while proposal.purpose != "train":
+        if stop_reason(folder, proposal.earlier) is not None:
+            return proposal.earlier
+        proposal = _earlier(folder, proposal.earlier)
+    return None
 
 
 def on_loss(config: Any, proposal: Proposal) -> str:
@@ -821,6 +834,52 @@ def num_returns(folder: SiteFolder, proposal: Proposal) -> int:
     """Return how often this site came back to a run, by its log."""
     first = first_of(folder, proposal).run
     return sum(line["what"] == "reopened" and line.get("first") == first for line in folder.log())
+
+
+def check_return(folder: SiteFolder, proposal: Proposal, lines: Iterable[Mapping[str, Any]]) -> None:
+    """Check that a site may come back to a run without a question.
+
+    Args:
+        folder: of the site.
+        proposal: of the run.
+        lines: of the site's log, about it.
+
+    Raises:
+        BadInput: the run went on as another one, or the site came back as often as the policy allows, or was away for
+            longer.
+    """
+    policy, me = folder.policy, folder.name
+    followed = [one["run"] for one in folder.log() if one["what"] == "continued" and one["earlier"] == proposal.run]
+    if followed:  # both would go on from one state, and only one was asked for
+        said = f"{me}: does not come back to the run, which went on as"
+        raise BadInput(f"{said} {followed[-1]}").telling(f"{said} another one")
+    if (done := num_returns(folder, proposal)) >= (most := policy.continuations):
+        said = f"{me}: comes back to the run for the {ordinal(done + 1)} time"
+        raise BadInput(
+            f"{said}; approved: at most {most} (policy.continuations): a restart forgets how often that left which "
+            "has no round's number, like scores"
+        ).telling(f"{said}: too often for policy.continuations")
+    # a return that goes nowhere does not make it later
+    took_part = ("proposed", "approved", "opened", "reopened")
+    times = [
+        datetime.fromisoformat(line["time"])
+        for line in lines
+        if line["what"] in took_part or (line["what"] == "ended" and line.get("was_open", True))
+    ]
+    days = (datetime.now(UTC) - max(times)).total_seconds() / 86_400 if times else math.inf
+    if abs(days) > policy.return_days:  # of a clock that was set back nobody knows
+        said = f"{me}: was away from the run for {abs(days):.4g} days"
+        raise BadInput(f"{said}; approved: at most {policy.return_days:g} (policy.return_days)").telling(
+            f"{said}: too long for policy.return_days"
+        )
+
+
+def unfinished_runs(folder: SiteFolder) -> list[str]:
+    """Return the approved runs that are not over, and that nobody has stopped: a site may come back to some."""
+    lines = folder.log()
+    over = {line.get("run") for line in lines if line["what"] == "ended" and line["status"] == "finished"}
+    approved = dict.fromkeys(str(line["run"]) for line in lines if line["what"] == "approved")
+    return [run for run in approved if run not in over and stop_reason(folder, run) is None]
 
 
 def num_predictions(folder: SiteFolder, proposal: Proposal) -> int:

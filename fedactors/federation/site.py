@@ -31,20 +31,19 @@ from weakref import WeakValueDictionary
 
 import psutil
 
-from fedactors.actors.remote import ordinal
 from fedactors.errors import BadInput, CallTimeout, FedactorsError, PartyLost, Refused
 from fedactors.federation.approval import (
     PROPOSALS,
     RUN_ID,
     Proposal,
     check_proposal,
+    check_return,
     closed_to_others,
     decide,
     decision,
     has_quorum,
     keep_proposal,
     kept_proposal,
-    num_returns,
     read_proposal,
     stop_reason,
     unanswered_proposals,
@@ -624,8 +623,8 @@ class SiteProcess:
         """Say whether a run was approved here before and has not come to its end, so that this site comes back to it.
 
         Raises:
-            BadInput: its person or its limits have stopped it, it came back as often as the policy allows, or actors
-                without data are hosted elsewhere than when it was proposed.
+            BadInput: its person or its limits have stopped it, it came back as often as the policy allows, was away for
+                longer, or actors without data are hosted elsewhere than when it was proposed.
         """
         known = kept_proposal(self.folder, proposal.run)
         answer = decision(self.folder, proposal) if known is not None and known.digest == proposal.digest else None
@@ -637,12 +636,7 @@ class SiteProcess:
         if (why := stop_reason(self.folder, proposal.run) if stopped is None else stopped) is not None:
             raise to_tell(f"{self.folder.name}: left the run{f': {why}' if why else ''}")
         _check_hosts(next((line["hosts"] for line in lines if line["what"] == "proposed"), {}), hosts)
-        if (done := num_returns(self.folder, proposal)) >= (most := self.folder.policy.continuations):
-            said = f"{self.folder.name}: comes back to the run for the {ordinal(done + 1)} time"
-            raise BadInput(
-                f"{said}; approved: at most {most} (policy.continuations): a restart forgets how often that left which "
-                "has no round's number, like scores"
-            ).telling(f"{said}: too often for policy.continuations")
+        check_return(self.folder, proposal, lines)
         return True
 
     async def _begin(

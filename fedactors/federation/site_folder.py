@@ -23,6 +23,7 @@ In site.toml:
     data = ["orders"]                         # what the policy answers for; a run with other data waits for a person
     colluders = 1                             # sites that may tell one another all: sums are of two more at least
     continuations = 20                        # how often a run may be gone on from, from whichever checkpoint
+    return_days = 30                          # a site away from a run with a quorum for longer does not come back to it
     proposals_per_hour = 60                   # of one site
     budget_per_run = { epsilon = 1.0, delta = 1e-5 }  # what a run may announce to take; left out: all that is left
     changed_data = "refuse"                   # of a run whose data changed after its approval; "warn" (default): log
@@ -266,6 +267,8 @@ class Policy:
     """Organisations that may tell one another all they know: sums under masks are of two more at least."""
     continuations: Annotated[int, Field(ge=0)] = 20
     """How often a run may be gone on from in all, from whichever of its checkpoints."""
+    return_days: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 30.0
+    """For how many days a site may have been away from a run with a quorum that it comes back to without a question."""
     proposals_per_hour: Annotated[int, Field(ge=1)] = 60
     """Of one site, those that are refused too."""
     limits: RunLimits = field(default_factory=RunLimits)

@@ -49,7 +49,7 @@ from fedactors.runtime.interface import Costs, Runtime
 from fedactors.secure_sums.actors import SecureSums, in_turn
 from fedactors.secure_sums.messages import Masked
 from fedactors.serving.parts import Part, softmax
-from fedactors.serving.predictions import LONGEST, Application, Outcomes, ask_writers
+from fedactors.serving.predictions import LONGEST, Application, Outcomes, as_told, ask_writers
 
 _SERVER = "server"
 
@@ -189,7 +189,8 @@ class PredictingClient(ProtectedClient):
         """Write the file of predictions."""
         listing = Listing.of_ids(self._ids) if self._share is None else self._share.listing
         rows = np.arange(len(self._summed))
-        return listing.write(self.output(order.to), rows, softmax(self._summed), self._class_names, "multiclass")
+        values = softmax(self._summed)
+        return as_told(self, listing.write(self.output(order.to), rows, values, self._class_names, "multiclass"))
 
     def _work(self) -> Work:
         return Work("segment", algorithm.forward_operations(self._network, self._batch, range(self._config.num_layers)))

@@ -613,7 +613,7 @@ class TableClient(JoinMember, MaskedTable):
             Refused: it is not.
         """
         train, num_joined = counts.train, counts.num_joined
-        total = int(train.sum()) if len(train) and train.min() >= 0 else 0
+        total = _exact_sum(train) if len(train) and train.min() >= 0 else 0
         is_size = total == num_joined if self._alone else total <= num_joined
         if len(train) != len(self._encoded) or num_joined < 1 or not is_size:
             said = f"tells {self.name} that its rows stand in {total:,} joined rows of {num_joined:,}"
@@ -746,3 +746,9 @@ class TableClient(JoinMember, MaskedTable):
 
 def _chosen(matrix: local_solvers.Matrix, rows: NDArray[Any]) -> local_solvers.Matrix:
     return taken(matrix, rows) if isinstance(matrix, np.ndarray) else matrix[rows]
+
+
+def _exact_sum(counts: NDArray[Any]) -> int:
+    """Return the sum of whole numbers, which may be more than 64 bits hold: one that went round would be small."""
+    high, low = np.divmod(counts.astype(np.uint64), np.uint64(1 << 32))
+    return (int(high.sum()) << 32) + int(low.sum())

@@ -51,7 +51,7 @@ from fedactors.runtime.interface import Runtime
 from fedactors.secure_sums.actors import in_turn
 from fedactors.secure_sums.messages import Masked
 from fedactors.serving.parts import Part, TrainedModel, contribution, probabilities
-from fedactors.serving.predictions import Application, Outcome, Outcomes, files_of, released
+from fedactors.serving.predictions import Application, Outcome, Outcomes, as_told, files_of, released
 
 _LONGEST = 86_400.0
 _FAULTS = ("own", "partner's", "alone")
@@ -246,7 +246,8 @@ class PredictingTable(NewRowsMember, MaskedTable):
             rejections={index: line.reason for index, line in enumerate(lines) if line.reason},
         )
         local, partners, alone = ([line.reason for line in lines if line.fault == fault] for fault in _FAULTS)
-        return dataclasses.replace(counted(len(lines), local, partners, alone), unpredicted=unpredicted)
+        found = counted(len(lines), local, partners, alone)
+        return as_told(self, dataclasses.replace(found, unpredicted=unpredicted))
 
     def _lines(self) -> Iterator[_Line]:
         """Yield the file's lines: rows without a key, rows without a partner, then the joined rows."""

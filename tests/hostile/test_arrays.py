@@ -7,13 +7,14 @@ import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from fedactors.actors.groups import ActorGroup
-from fedactors.actors.remote import CallCounts, config_of
+from fedactors.actors.remote import CallCounts, config_of, current_caller
 from fedactors.errors import BadInput, Refused
 from fedactors.messages.compression import Pipeline, Quantise, TopK, decode_from, dense
 from fedactors.protocols.glasu import aggregation, sampling
@@ -28,6 +29,7 @@ from fedactors.protocols.mtcd.server import GatheringServer
 from fedactors.protocols.pubsub_vfl.actors import ActiveWorker
 from fedactors.protocols.pubsub_vfl.messages import Gradient
 from fedactors.protocols.tablepuppet import messages as joins
+from fedactors.protocols.tablepuppet.actors import TableClient
 from tests.federation.test_runs import OTHERS, SMALL, federated
 from tests.federation.world import BANK, SHOP, World
 from tests.protocols.glasu import federation as small_graphs
@@ -181,6 +183,21 @@ def test_the_noise_of_a_step_follows_from_no_number_that_a_server_makes_up(
     monkeypatch.setattr(joins, "DuplicateCounts", small)
     with pytest.raises(Refused, match=r"server: tells .* that its rows stand in .* joined rows of"):
         execute(reproducible=False, model="linear", feature_dp=1.0, algorithm="rfl-sgd-v")
+
+
+def test_counts_of_joined_rows_whose_sum_goes_round_are_not_few() -> None:
+    """A row of 2^63 joined rows would weigh so much, under the noise of a join of 4 rows."""
+    made = TableClient.__new__(TableClient)
+    made._encoded, made._partners = np.zeros((4, 1)), ("a",)
+    made._context = SimpleNamespace(name="a")  # type: ignore[assignment]
+    counts = np.array([2**63 - 1, 2**63 - 1, 5, 1])
+    token = current_caller.set("server")
+    try:
+        made._check_counts(joins.DuplicateCounts(np.array([1, 2, 0, 1]), np.zeros(4, np.bool_), 4, 1, np.zeros(0)))
+        with pytest.raises(Refused, match=f"stand in {2**64 + 4:,} joined rows of 4"):
+            made._check_counts(joins.DuplicateCounts(counts, np.zeros(4, np.bool_), 4, 1, np.zeros(0)))
+    finally:
+        current_caller.reset(token)
 
 
 @pytest.mark.parametrize("algorithm", ["rfl-sgd-v", "rfl-admm-v", "vfl-sgd"])

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 
 from fedactors.actors.remote import current_caller
 from fedactors.cli.main import main
@@ -28,7 +32,7 @@ from fedactors.protocols.horizontal.actors import ClientProcess, HorizontalServe
 from fedactors.protocols.horizontal.config import HorizontalConfig
 from fedactors.runtime.failures import errors_for
 from fedactors.secure_sums.actors import SecureSums
-from tests.federation.test_going_on import after_rounds
+from tests.federation.test_going_on import after_rounds, resumed, runs
 from tests.federation.test_policy import limited
 from tests.federation.test_quorum import QUORUM, THREE, hospitals, restarted
 from tests.federation.test_runs import federated
@@ -52,11 +56,15 @@ def propose_and_go(world: World, run: str) -> None:
     async def work() -> None:
         ends: dict[str, Any] = {"serve": None, "lost": lambda *_: None, "errors": errors_for(BANK, SHOP)}
         link = await dial(folder, folder.federation.members[SHOP], Hello("credit", "driver", run, ""), LIMITS, **ends)
-        await link.ask(("propose", (tree,)), "propose")
-        await link.end()
+        try:
+            await link.ask(("propose", (tree,)), "propose")
+        finally:
+            await link.end()
 
-    asyncio.run(work())
-    is_free(world)
+    try:
+        asyncio.run(work())
+    finally:
+        is_free(world)
 
 
 def test_a_return_that_goes_nowhere_takes_nothing_off_a_budget(
@@ -312,3 +320,94 @@ def test_no_driver_lets_sites_meet_without_end(monkeypatch: pytest.MonkeyPatch) 
     run._folder.name = BANK
     with pytest.raises(Refused, match="clinic: comes back to a run more than 3 times"):
         asyncio.run(meets())
+
+
+def test_nobody_comes_back_to_a_run_of_months_ago_or_that_a_person_has_closed(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run with a quorum that broke off was taken up without a question whenever its coordinator liked."""
+    for name in THREE:
+        world.start(name)
+    honest = FederatedRuntime.checkpoint
+
+    async def checkpoint(self: FederatedRuntime, label: str = "last") -> None:
+        await honest(self, label)
+        raise Stopped("the coordinator has seen enough", 3)
+
+    monkeypatch.setattr(FederatedRuntime, "checkpoint", checkpoint)
+    assert federated(world, ("num_rounds=40", *QUORUM), protocol="horizontal") == 3
+    is_free(world)
+    (run,) = kept_proposals(world.folder(SHOP))
+    capsys.readouterr()
+
+    apart = timedelta(0)
+
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Later:
+            return cls.fromisoformat((super().now(tz) + apart).isoformat())
+
+    monkeypatch.setattr(approval, "datetime", Later)
+    for days in (31, -31):
+        apart = timedelta(days=days)
+        with pytest.raises(Refused, match=r"was away from the run for 31 days: too long for policy.return_days"):
+            propose_and_go(world, run)
+        assert "31 days; approved: at most 30 (policy.return_days)" in world.refusals(SHOP)[-1]
+    apart = timedelta(days=29)
+    propose_and_go(world, run)
+    assert len([line for line in world.audit(SHOP) if line["what"] == "ended"]) == 2
+    words = ["site", "stop", run[:8], "--folder", str(world.path / SHOP)]
+    assert main([*words, "--why", "that is over"]) == 0
+    assert f"{run}: is not under way; this site comes back to it no more" in capsys.readouterr().out
+    with pytest.raises(Refused, match="left the run: that is over"):
+        propose_and_go(world, run)
+    assert main(words) == 2, "it is closed already"
+
+
+def test_what_a_person_stopped_goes_on_by_no_policy(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator proposed to resume it at once, and the policy answered in place of who had stopped it."""
+    for name in THREE:
+        world.start(name)
+    honest = FederatedRuntime.checkpoint
+
+    async def checkpoint(self: FederatedRuntime, label: str = "last") -> None:
+        await honest(self, label)
+        raise Stopped("the coordinator has seen enough", 3)
+
+    monkeypatch.setattr(FederatedRuntime, "checkpoint", checkpoint)
+    assert federated(world, ("num_rounds=40", *QUORUM), protocol="horizontal") == 3
+    is_free(world)
+    folder = world.folder(SHOP)
+    ((run, trained),) = kept_proposals(folder).items()
+    later = replace(trained, run="f" * 16, purpose="resume", earlier=run, number=1)  # type: ignore[type-var]
+    again = replace(later, run="e" * 16, earlier=later.run)  # type: ignore[type-var]
+    (folder.path / approval.PROPOSALS / f"{later.run}.json").write_text(json.dumps(as_tree(later)))
+    approval.decide(folder, later, approved=True, why="")
+    config = TypeAdapter(HorizontalConfig).validate_python(trained.config)
+    assert [approval.why_a_person(config, one, folder) for one in (later, again)] == ["", ""]
+    approval.ask_to_stop(folder, run, "no more")
+    said = f"this site's person stopped run {run}, which it goes on from"
+    assert [approval.why_a_person(config, one, folder) for one in (later, again)] == [said, said]
+
+
+def test_nobody_comes_back_to_a_run_that_went_on_as_another(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both would go on from one state, with rounds of the same numbers, and only one was asked for."""
+    for name in THREE:
+        world.start(name)
+    honest, rounds = FederatedRuntime.checkpoint, []
+
+    async def checkpoint(self: FederatedRuntime, label: str = "last") -> None:
+        await honest(self, label)
+        rounds.append(label)
+        if len(rounds) == 3:
+            raise Stopped("the coordinator has seen enough", 3)
+
+    monkeypatch.setattr(FederatedRuntime, "checkpoint", checkpoint)
+    assert federated(world, ("num_rounds=6", *QUORUM), protocol="horizontal") == 3
+    is_free(world)
+    (run,) = kept_proposals(world.folder(SHOP))
+    (made,) = runs(world)
+    assert resumed(world, made, "horizontal") == 0
+    is_free(world)
+    with pytest.raises(Refused, match="does not come back to the run, which went on as another one"):
+        propose_and_go(world, run)
