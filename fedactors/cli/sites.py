@@ -235,8 +235,8 @@ SITE_ACTIONS = {
     "beginning of the run's id is enough",
     "approve": "RUN: allow a proposed run to start here; the beginning of its id is enough",
     "reject": "RUN: refuse a proposed run; the beginning of its id is enough",
-    "stop": "RUN: stop a run that is under way, for all sites; close one that broke off: this site no longer returns to "
-    "it, and a person answers for its continuations",
+    "stop": "RUN: stop a run that is under way, for all sites; close one that broke off: this site no longer returns "
+    "to it, and a person answers for its continuations",
     "settle": "RUN: record (--why) that the proposal of an approved run is lost, so that the policy answers again. "
     "The policy no longer knows that run, for example which data it summed: judge that yourself",
     "code": "[RUN|DIGEST]: list the source files that runs may import here, or print those of a proposed run",

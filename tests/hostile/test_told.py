@@ -517,6 +517,8 @@ def test_no_prediction_tells_the_driver_which_classes_are_predicted_for_no_row(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, protocol: str, is_between: bool
 ) -> None:
     """It follows from outputs, in which models of others have a part: whether a row lies beyond some bound."""
+    config: Any
+    predict: Any
     if protocol == "glasu":
         config = small_graphs.settings()
         _, memory = small_graphs.simulate(config)
