@@ -159,7 +159,7 @@ def verdict(where: str, runs: dict[str, LoadedRun]) -> str:
     ratio = when[second] / when[first]
     ends = {name: curve_of(run).mean[-1] for name, run in runs.items()}
     best = max(ends, key=lambda name: ends[name])
-    return f"{where}: {first} first, {ratio:.1f} times as fast as {second}; best at the end: {best}"
+    return f"{where}: {first} first, {ratio:.1f} times as fast as {second}; best AUC: {best}"
 
 
 def draw(simulated: dict[str, LoadedRun], real: dict[str, LoadedRun], path: Path) -> None:

@@ -681,6 +681,7 @@ def compare(site: str, lines: Log, other: str, others: Log) -> list[Compared]:
         if all(
             (one, run) in gaps
             or _was_apart(log, run, far)
+            or _came_back(log, run)
             or all(line["status"] != "finished" for line in ends[one].get(run, []))
             for one, log, far in ((site, lines, other), (other, others, site))
         )
@@ -694,6 +695,11 @@ def compare(site: str, lines: Log, other: str, others: Log) -> list[Compared]:
 def _was_apart(lines: Log, run: str, other: str) -> bool:
     """Say whether a site went on in a run without another one."""
     return any(line["what"] == "away" and line.get("run") == run and line.get("site") == other for line in lines)
+
+
+def _came_back(lines: Log, run: str) -> bool:
+    """Say whether a site was gone from a run and came back to it: what was under way meanwhile is lost."""
+    return any(line["what"] == "returned" and line.get("run") == run and "site" not in line for line in lines)
 
 
 def _has_gap(lines: Log, run: str) -> bool:

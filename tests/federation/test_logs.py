@@ -102,6 +102,17 @@ def test_who_says_that_a_run_failed_which_finished_elsewhere_hides_nothing_by_it
     assert verdict_of([gone, *log([ONE], [])], [apart, *log([], few)]).verdict != "differ"
 
 
+def test_what_is_lost_while_a_site_is_stopped_and_comes_back_is_no_difference() -> None:
+    """Its process was stopped: what the others sent meanwhile never arrived, and it says itself that its part broke."""
+    away = {"number": 1, "what": "away", "run": RUN, "site": SHOP, "why": ""}
+    back = {"number": 1, "what": "returned", "run": RUN}
+    stopped = [*log([TWO], [], "failed"), back, *log([], [{**ONE, "messages": 1, "bytes": 100}])[1:]]
+    assert verdict_of([away, *log([ONE], [TWO])], stopped).verdict == "cut"
+    assert verdict_of(log([ONE], [TWO]), stopped).verdict == "differ", "nobody saw it go"
+    more = [*log([TWO], [], "failed"), back, *log([], [ONE, ONE])[1:]]
+    assert verdict_of([away, *log([ONE], [TWO])], more).verdict == "differ", "what never left cannot arrive"
+
+
 def test_a_log_whose_end_was_cut_off_is_found_out_by_the_others() -> None:
     found = verdict_of(log([ONE], [TWO]), log([], [])[:1])
     assert found.differences == (f"{SHOP}'s log has no end of it, and {BANK}'s says that it finished",)
