@@ -37,6 +37,7 @@ from fedactors.plugins import find_protocol
 from fedactors.protocols.horizontal.config import HorizontalConfig
 from fedactors.protocols.horizontal.data import load_data
 from fedactors.protocols.horizontal.run import run as run_horizontal
+from fedactors.runs.folder import RunFolder
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from tests.federation.hostile_sites import Rogue
@@ -431,6 +432,22 @@ def test_files_in_a_strangers_folder_are_not_read_whatever_they_are(tmp_path: Pa
         os.mkfifo(folder / "nets.py") if kind == "pipe" else (folder / "nets.py").symlink_to(file)
     with pytest.raises(BadInput, match="were changed"):
         user_code.read_folder(folder)
+
+
+def test_a_run_folder_in_a_store_keeps_its_code() -> None:
+    import fsspec
+
+    digest = user_code.hold({"nets.py": b"x = 1\n", "more/layers.py": b"y = 2\n"})
+    try:
+        folder = RunFolder.create("memory://runs", "own", 0, {"protocol": "horizontal"})
+        folder.keep_code(digest)
+        folder.write_manifest()
+        user_code._held.clear()
+        there = RunFolder.open(folder.location)
+        there.verify()
+        assert user_code.files_of(digest) == {"nets.py": b"x = 1\n", "more/layers.py": b"y = 2\n"}
+    finally:
+        fsspec.filesystem("memory").rm("/runs", recursive=True)
 
 
 def test_code_of_several_files_is_signed_and_allowed_as_run_takes_it(world: World) -> None:
