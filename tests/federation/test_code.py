@@ -19,7 +19,7 @@ import torch
 
 from fedactors import launch, load_part, user_code
 from fedactors.cli.main import main
-from fedactors.config import as_dict, build, spell_infinities
+from fedactors.config import as_dict, build, load_code, spell_infinities
 from fedactors.errors import BadInput, FedactorsError
 from fedactors.federation import site_code
 from fedactors.federation.approval import (
@@ -708,6 +708,18 @@ def test_no_folder_on_the_path_replaces_code_that_was_allowed(tmp_path: Path, mo
     assert module.whose == "allowed"
     with pytest.raises(ImportError):
         __import__(f"{user_code.PACKAGE}{digest}.more")
+
+
+def test_code_of_others_imports_nothing_from_where_a_site_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There predictions and proposals lie, in folders whose names are modules' too."""
+    (tmp_path / "beside_the_site.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if one not in ("", str(tmp_path))])
+    digest = user_code.hold({"nets.py": b"import beside_the_site\n\ndef loss(outputs, targets):\n    return 0\n"})
+    with pytest.raises(BadInput, match="No module named 'beside_the_site'"):
+        load_code("loss", f"{user_code.PACKAGE}{digest}.nets:loss")
 
 
 PACKAGE = {
