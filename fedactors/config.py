@@ -469,7 +469,7 @@ def load_code(field: str, address: str, *, several: bool = False) -> Callable[..
         raise BadInput(f"{field}: {address!r} is not allowed: write package.module:function")
     if (digest := user_code.digest_in(address)) is not None:
         user_code.files_of(digest)  # which says where they are missing
-    if not {"", os.getcwd()} & set(sys.path):
+    elif not {"", os.getcwd()} & set(sys.path):  # of a site it is the folder that others' files lie in
         sys.path.append(os.getcwd())  # where a user's own module lies; Ray puts it on the path of its processes too
     try:
         found = getattr(importlib.import_module(module), name)

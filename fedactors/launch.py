@@ -250,11 +250,11 @@ def restore_config(
 
 
 def _allowed_at(federation: str, config: Any) -> list[str]:
-    """Return the addresses of a config that are in code which a site allows."""
+    """Return the addresses of a config that are in code which a site allows, without arguments of the config."""
     from fedactors.federation.site_code import is_allowed
 
-    site = _site(federation)
-    return [one for one in code_named_in(config).values() if (found := digest_in(one)) and is_allowed(site, found)]
+    site, named = _site(federation), code_named_in(config).values()
+    return [one for one in named if "(" not in one and (found := digest_in(one)) and is_allowed(site, found)]
 
 
 def _object_is_here(folder: RunFolder, field: str, address: str) -> bool:

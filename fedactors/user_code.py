@@ -51,9 +51,8 @@ def read_files(paths: Iterable[str | Path], what: str = "--code") -> dict[str, b
         BadInput: nothing is there, a name that Python cannot import, or too much.
     """
     found: dict[str, bytes] = {}
-    for path in map(Path, paths):
-        path = Path(os.path.abspath(path.expanduser()))
-        if not path.exists():
+    for path in map(_path, paths):
+        if not os.path.exists(path):  # False too where the name is longer than any may be
             raise BadInput(f"{what}: {shown(str(path))} does not exist")
         files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
         if not files:
@@ -84,7 +83,7 @@ _LONGEST_SIGNATURE = 1000
 
 def read_signature(paths: Sequence[str | Path]) -> str:
     """Return what `fedactors site sign-code` has written beside the first path; empty: nothing is there."""
-    file = Path(f"{Path(os.path.abspath(Path(paths[0]).expanduser()))}{SIGNATURE}") if paths else None
+    file = signature_at(paths[0]) if paths else None
     if file is None or not file.is_file():
         return ""
     with file.open("rb") as opened:
@@ -92,6 +91,15 @@ def read_signature(paths: Sequence[str | Path]) -> str:
     if len(text) > _LONGEST_SIGNATURE or not re.fullmatch("(?:[0-9a-f]{2})+", text):
         raise BadInput(f"--code: {shown(str(file))} holds no signature: fedactors site sign-code writes it")
     return text
+
+
+def signature_at(path: str | Path) -> Path:
+    """Return the file that holds the signature of code, beside its first path."""
+    return Path(f"{_path(path)}{SIGNATURE}")
+
+
+def _path(given: str | Path) -> Path:
+    return Path(os.path.abspath(os.path.expanduser(given)))  # by the name that was given: a link is not followed
 
 
 def check_names(names: Iterable[str], what: str) -> None:
@@ -188,7 +196,11 @@ def read_folder(folder: Path) -> dict[str, bytes]:
     Raises:
         BadInput: they have another one.
     """
-    found = {file.relative_to(folder).as_posix(): file.read_bytes() for file in sorted(folder.rglob("*.py"))}
+    files = sorted(folder.rglob("*.py"))
+    # the folder may be a stranger's: a link or a pipe is not opened, and too much is not read
+    is_plain = all(file.is_file() and not file.is_symlink() for file in files) and len(files) <= MOST_FILES
+    is_plain = is_plain and sum(file.stat().st_size for file in files) <= MOST_BYTES
+    found = {file.relative_to(folder).as_posix(): file.read_bytes() for file in files} if is_plain else {}
     if digest_of(digests(found)) != folder.name:
         raise BadInput(
             f"code {folder.name[:12]}: its files in {folder} were changed: remove the folder, and bring the code again"

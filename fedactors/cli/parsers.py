@@ -110,7 +110,8 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
     federation.add_argument(
         "--address",
         metavar="HOST:PORT",
-        help="admit: host name or address, and port, at which the others reach the site, such as bank.example:7443",
+        help="admit: host name or address, and port, at which the others reach the site, such as bank.example:7443; "
+        "not 0.0.0.0",
     )
     federation.add_argument(
         "--relay", metavar="HOST:PORT", help="admit: the relay through which others reach a site behind a firewall"

@@ -239,12 +239,13 @@ SITE_ACTIONS = {
     "to it, and a person answers for its continuations",
     "settle": "RUN: record (--why) that the proposal of an approved run is lost, so that the policy answers again. "
     "The policy no longer knows that run, for example which data it summed: judge that yourself",
-    "code": "[RUN|DIGEST]: list the source files that runs may import here, or print those of a proposed run",
-    "allow-code": "RUN|DIGEST|PATH: allow runs to import these source files here, once you have read them; each run "
+    "code": "[RUN|DIGEST]: list the source files that runs may import here, or print those of a proposed run (its "
+    "whole id)",
+    "allow-code": "RUN|DIGEST|PATHS: allow runs to import these source files here, once you have read them; each run "
     "still needs its own approval",
     "remove-code": "DIGEST: stop runs from importing these source files here",
-    "sign-code": "PATH: sign source files with a person's key (--signing-key), for sites whose policy.code_signers "
-    "names it; the signature is written beside PATH, and fedactors run --code PATH sends it along",
+    "sign-code": "PATHS: sign source files with a person's key (--signing-key), for sites whose policy.code_signers "
+    "names it; the signature is written beside the first, and fedactors run --code PATHS sends it along",
     "runs": "list all runs that were proposed here, and how each ended",
     "budget": "show the privacy budget of the data here, and how much of it runs have spent",
     "audit": "[RUN]: check and show the site's signed log, or compare it with another site's",
@@ -551,8 +552,12 @@ def _sign_code(args: argparse.Namespace) -> int:
     from fedactors.federation.site_code import sign_code
 
     path, key = _need(args.name, "PATH"), _need(args.signing_key, "--signing-key")
-    digest, file = sign_code(path_of(path, "PATH"), path_of(key, "--signing-key"), _passphrase(args))
+    digest, file = sign_code(_paths(path), path_of(key, "--signing-key"), _passphrase(args))
     return answer(args.format, {"code": digest, "signature": str(file)}, f"{file}: signs code {digest}")
+
+
+def _paths(given: str) -> list[str]:
+    return [path for path in given.split(",") if path]  # as run --code takes them
 
 
 def _code(folder: SiteFolder, args: argparse.Namespace) -> int:
@@ -586,15 +591,17 @@ def _code(folder: SiteFolder, args: argparse.Namespace) -> int:
         return 0
     name = _need(args.name, "RUN, DIGEST or PATH")
     files: dict[str, bytes] | None = None
-    if args.action == "allow-code" and Path(name).expanduser().exists():
-        files = files_at(name)
+    paths = _paths(name)
+    if args.action == "allow-code" and paths and all(os.path.exists(os.path.expanduser(path)) for path in paths):
+        files = files_at(paths)
     else:
+        listed_here = ", ".join(one[:12] for one in (*allowed, *waiting)) or "none"
         runs = {run: digest for run, one in kept_proposals(folder).items() if (digest := code_digest(one)) is not None}
-        known = {**{one: one for one in (*allowed, *waiting)}, **({} if args.action == "remove-code" else runs)}
-        otherwise = f"is no code here (its code: {', '.join(one[:12] for one in (*allowed, *waiting)) or 'none'})"
-        if (
-            len(meant := {found for key, found in known.items() if key.startswith(name)}) > 1
-        ):  # others choose ids of runs
+        known = {one: one for one in (*allowed, *waiting)}
+        if args.action != "remove-code" and name in runs:  # whole: others choose ids, perhaps as another digest begins
+            known[name] = runs[name]
+        otherwise = f"is no code here, and no whole id of a run with code (code: {listed_here})"
+        if len(meant := {found for key, found in known.items() if key.startswith(name)}) > 1:
             raise BadInput(f"{name[:40]!r} may be either code of {', '.join(sorted(meant))}: give the whole digest")
         digest = known[one_run(name, known, otherwise)]
         if args.action == "remove-code":

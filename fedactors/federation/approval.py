@@ -910,10 +910,10 @@ def keep_proposal(folder: SiteFolder, proposal: Proposal) -> Path:
     """Write a proposal where the site's commands find it.
 
     Raises:
-        FileExistsError: the run was proposed before; where its files are lost, the log has the approval: what a run
-            took of a budget counts once, by its id.
+        FileExistsError: the run was proposed before, by its file or the log: an id is of one run for good, of which a
+            person has read the code, and whose budget counts once.
     """
-    if any(line["what"] == "approved" and line.get("run") == proposal.run for line in folder.log()):
+    if any(line["what"] in ("proposed", "approved") and line.get("run") == proposal.run for line in folder.log()):
         raise FileExistsError(proposal.run)
     proposals = folder.path / PROPOSALS
     proposals.mkdir(mode=0o700, exist_ok=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -152,13 +152,13 @@ def _changed_at(path: Path) -> float:
         return 0.0
 
 
-def files_at(path: str) -> dict[str, bytes]:
-    """Return the source files of a module or package that this site's person names.
+def files_at(paths: Sequence[str]) -> dict[str, bytes]:
+    """Return the source files of modules and packages that this site's person names.
 
     Raises:
         BadInput: there are none.
     """
-    return user_code.read_files([path], "PATH")
+    return user_code.read_files(paths, "PATH")
 
 
 def proposed_code(folder: SiteFolder) -> list[str]:
@@ -212,14 +212,14 @@ def _proposed(folder: SiteFolder) -> Path:
 # --- signatures ---
 
 
-def sign_code(path: Path, key: Path, passphrase: Passphrase) -> tuple[str, Path]:
-    """Sign the source files at a path by the key of a person; return their digest, and the file of the signature.
+def sign_code(paths: Sequence[str], key: Path, passphrase: Passphrase) -> tuple[str, Path]:
+    """Sign the source files at paths by the key of a person; return their digest, and the file beside the first.
 
     Raises:
         BadInput: there are no source files, or no key.
     """
-    digest = user_code.digest_of(user_code.digests(user_code.read_files([path], "PATH")))
-    file = path.with_name(f"{path.name}{user_code.SIGNATURE}")
+    digest = user_code.digest_of(user_code.digests(files_at(paths)))
+    file = user_code.signature_at(paths[0])
     signature = sign(read_key(key, passphrase), _signed(digest)).hex()
     with writing("PATH", file):
         write_atomic(file, f"{signature}\n".encode(), "signature")

@@ -65,7 +65,7 @@ from fedactors.runs.storage import (
     write_atomic,
     write_synced,
 )
-from fedactors.user_code import files_of, look_in, write_folder
+from fedactors.user_code import files_of, look_in
 from fedactors.validation import LARGEST_FILE, shown
 
 SCHEMA_VERSION = 1
@@ -220,8 +220,8 @@ class RunFolder:
 
     def keep_code(self, digest: str) -> None:
         """Keep the source files of a run between sites, for exports and audits of it."""
-        (self.path / CODE).mkdir(exist_ok=True)
-        write_folder(self.path / CODE, files_of(digest))
+        for name, content in files_of(digest).items():  # listed, so that a store has them too
+            self.write_bytes(f"{CODE}/{digest}/{name}", content)
 
     @property
     def location(self) -> str:

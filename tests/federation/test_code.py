@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -16,18 +17,27 @@ from typing import Any
 import pytest
 import torch
 
-from fedactors import load_part, user_code
+from fedactors import launch, load_part, user_code
 from fedactors.cli.main import main
-from fedactors.config import as_dict, build, spell_infinities
+from fedactors.config import as_dict, build, load_code, spell_infinities
 from fedactors.errors import BadInput, FedactorsError
 from fedactors.federation import site_code
-from fedactors.federation.approval import as_tree, check_proposal, decide, keep_proposal, kept_proposals, make_proposal
+from fedactors.federation.approval import (
+    as_tree,
+    check_proposal,
+    decide,
+    decision,
+    keep_proposal,
+    kept_proposals,
+    make_proposal,
+)
 from fedactors.federation.site_code import allowed_code, proposed_code
 from fedactors.federation.site_folder import SITE
 from fedactors.plugins import find_protocol
 from fedactors.protocols.horizontal.config import HorizontalConfig
 from fedactors.protocols.horizontal.data import load_data
 from fedactors.protocols.horizontal.run import run as run_horizontal
+from fedactors.runs.folder import RunFolder
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from tests.federation.hostile_sites import Rogue
@@ -349,6 +359,123 @@ def test_a_run_whose_id_is_the_beginning_of_another_code_allows_nothing(
     assert allowed_code(folder) == [meant]
 
 
+def test_a_run_whose_id_begins_as_a_code_that_is_gone_allows_nothing(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A coordinator lets code that a person has read give way, and has chosen the id of a run after it."""
+    allow(world)
+    made, files = bring(world)
+    folder = world.folder(SHOP)
+    read = user_code.digest_of(user_code.digests({"good.py": b"x = 1\n"}))
+    keep_proposal(folder, replace(made, run=read[:16]))
+    user_code.write_folder(folder.path / "proposals" / "code", files)
+    assert main(["site", "allow-code", read[:12], "--folder", str(folder.path)]) == 2
+    assert "is no code here, and no whole id of a run with code" in capsys.readouterr().err
+    assert not allowed_code(folder)
+    assert main(["site", "allow-code", read[:16], "--folder", str(folder.path)]) == 0  # the run itself
+
+
+def test_an_id_of_a_run_is_never_of_other_code(world: World) -> None:
+    """A person has read the code of a run; its coordinator lets it be forgotten, and proposes other code by its id."""
+    begin(world, names=(SHOP,))
+    allow(world, names=(BANK,))
+    made, files = bring(world)
+    folder = world.folder(SHOP)
+
+    def propose(one: Any, code: dict[str, bytes]) -> str:
+        rogue = Rogue(world)
+        rogue.proposal = one
+        found = list[str]()
+        thread = threading.Thread(target=lambda: found.append(said_of(rogue, as_tree(one), code)), daemon=True)
+        thread.start()
+        end = time.monotonic() + 30
+        while thread.is_alive() and time.monotonic() < end:
+            kept = kept_proposals(world.folder(SHOP)).get(one.run)
+            if kept is not None and kept.digest == one.digest and decision(folder, one) is None:
+                decide(folder, one, approved=False)
+            time.sleep(0.05)
+        thread.join(1)
+        return "".join(found)
+
+    assert "rejected" in propose(made, dict(files))
+    kept = folder.path / "proposals" / f"{made.run}.json"
+    for file in (kept, kept.with_suffix(".decision.json")):  # as `_remove_rejected` does, after a thousand
+        file.unlink()
+    other = {"nets.py": files["nets.py"] + b"import os\n"}
+    digest = user_code.digest_of(user_code.digests(other))
+    config = {**made.config, "model": f"{user_code.PACKAGE}{digest}.nets:Net"}
+    assert "was proposed before" in propose(replace(made, code=user_code.digests(other), config=config), other)
+    assert not kept.exists()
+
+
+def test_a_strangers_run_chooses_no_arguments_for_code_that_a_site_allows(world: World) -> None:
+    allow(world)
+    made, _ = bring(world)
+    config = build(HorizontalConfig, made.config)
+    federation = str(world.path / BANK / "federation.toml")
+    assert launch._allowed_at(federation, config) == [config.model]
+    assert launch._allowed_at(federation, replace(config, model=f"{config.model}(inputs=(9,))")) == []
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "many", "large"])
+def test_files_in_a_strangers_folder_are_not_read_whatever_they_are(tmp_path: Path, kind: str) -> None:
+    files = {
+        "many": {f"part_{number}.py": b"" for number in range(user_code.MOST_FILES + 1)},
+        "large": {"nets.py": b"#" * (user_code.MOST_BYTES + 1)},
+    }.get(kind, {"nets.py": b"x = 1\n"})
+    folder = tmp_path / user_code.digest_of(user_code.digests(files))
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    if kind in ("link", "pipe"):
+        file = (folder / "nets.py").rename(tmp_path / "other.py")
+        os.mkfifo(folder / "nets.py") if kind == "pipe" else (folder / "nets.py").symlink_to(file)
+    with pytest.raises(BadInput, match="were changed"):
+        user_code.read_folder(folder)
+
+
+def test_a_run_folder_in_a_store_keeps_its_code() -> None:
+    import fsspec
+
+    digest = user_code.hold({"nets.py": b"x = 1\n", "more/layers.py": b"y = 2\n"})
+    try:
+        folder = RunFolder.create("memory://runs", "own", 0, {"protocol": "horizontal"})
+        folder.keep_code(digest)
+        folder.write_manifest()
+        user_code._held.clear()
+        there = RunFolder.open(folder.location)
+        there.verify()
+        assert user_code.files_of(digest) == {"nets.py": b"x = 1\n", "more/layers.py": b"y = 2\n"}
+    finally:
+        fsspec.filesystem("memory").rm("/runs", recursive=True)
+
+
+def test_code_of_several_files_is_signed_and_allowed_as_run_takes_it(world: World) -> None:
+    allow(world, names=(SHOP,))
+    (world.path / "layers.py").write_text("x = 1\n")
+    (world.path / "linked.py").symlink_to(world.path / "nets.py")
+    paths = [str(world.path / name) for name in ("linked.py", "layers.py")]
+    files = user_code.read_files(paths)
+    digest = user_code.digest_of(user_code.digests(files))
+    folder = str(world.path / SHOP)
+    assert main(["site", "allow-code", ",".join(paths), "--folder", folder]) == 0
+    assert allowed_code(world.folder(SHOP)) == [digest]
+    signed_by(world, "alice")
+    assert main(["site", "sign-code", ",".join(paths), "--signing-key", str(world.path / "alice.pem")]) == 0
+    assert user_code.read_signature(paths)
+
+
+@pytest.mark.parametrize("name", ["~nobody-here/nets.py", "a" * 300], ids=["nobody", "long"])
+def test_a_path_that_no_system_knows_is_told_in_a_line(
+    world: World, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    allow(world)
+    assert main(["site", "allow-code", name, "--folder", str(world.path / SHOP)]) == 2
+    assert "is no code here" in capsys.readouterr().err
+    assert main(words(world, "--code", name, "model=nets:Net")) == 2
+    assert "does not exist" in capsys.readouterr().err
+
+
 def test_removed_code_is_allowed_no_more(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     allow(world)
     made, _ = bring(world)
@@ -581,6 +708,18 @@ def test_no_folder_on_the_path_replaces_code_that_was_allowed(tmp_path: Path, mo
     assert module.whose == "allowed"
     with pytest.raises(ImportError):
         __import__(f"{user_code.PACKAGE}{digest}.more")
+
+
+def test_code_of_others_imports_nothing_from_where_a_site_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There predictions and proposals lie, in folders whose names are modules' too."""
+    (tmp_path / "beside_the_site.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if one not in ("", str(tmp_path))])
+    digest = user_code.hold({"nets.py": b"import beside_the_site\n\ndef loss(outputs, targets):\n    return 0\n"})
+    with pytest.raises(BadInput, match="No module named 'beside_the_site'"):
+        load_code("loss", f"{user_code.PACKAGE}{digest}.nets:loss")
 
 
 PACKAGE = {

@@ -101,7 +101,10 @@ def test_a_policy_answers_for_no_data_that_it_does_not_name(tmp_path: Path) -> N
     for purpose in ("train", "predict"):
         other = replace(of_orders, run="0" * 16, data={BANK: "customers", SHOP: "returns"}, purpose=purpose)
         assert why_a_person(config, other, shop) == "data.returns are not among policy.data"
-    resumed = replace(of_orders, run="0" * 16, data={BANK: "customers", SHOP: "returns"}, purpose="resume")
+    keep_proposal(shop, of_orders)
+    decide(shop, of_orders, approved=True)
+    resumed = replace(of_orders, run="0" * 16, earlier=of_orders.run, data={BANK: "customers", SHOP: "returns"})
+    resumed = replace(resumed, purpose="resume")
     assert why_a_person(config, resumed, shop) == "", "its data were answered for when it was approved"
     add(world, SHOP, '[policy.protocols.pubsub-vfl]\ndata = ["orders"]')
     check_proposal(of_orders, world.folder(SHOP))

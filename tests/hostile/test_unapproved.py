@@ -203,7 +203,7 @@ def test_a_proposal_that_takes_too_long_to_check_is_refused_and_the_next_one_is_
 ) -> None:
     honest, rogue = check_proposal, Rogue(fresh)
 
-    def endless(*_: Any) -> Any:
+    def endless(*_: Any, **__: Any) -> Any:
         while True:
             sum(range(1000))
 
@@ -264,7 +264,7 @@ def test_a_check_ends_with_its_driver(fresh: World, monkeypatch: pytest.MonkeyPa
     """Else who drops its link at once, again and again, keeps the one thread of checks."""
     is_ended, is_begun, honest, rogue = threading.Event(), threading.Event(), check_proposal, Rogue(fresh)
 
-    def endless(*_: Any) -> Any:
+    def endless(*_: Any, **__: Any) -> Any:
         is_begun.set()
         try:
             while True:
@@ -317,7 +317,7 @@ def test_checks_of_one_sites_proposals_take_so_long_within_an_hour(
 
 
 def test_an_error_that_nobody_foresaw_is_in_the_log_and_not_told(fresh: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: Any) -> Any:
+    def broken(*_: Any, **__: Any) -> Any:
         raise TypeError("row 17: HIV")
 
     monkeypatch.setattr(site, "check_proposal", broken)
@@ -386,7 +386,7 @@ def test_a_log_that_is_none_is_not_told(tmp_path: Path, monkeypatch: pytest.Monk
     world = World(tmp_path, SITES)
     world.start(SHOP)
 
-    def broken(*_: Any) -> Any:
+    def broken(*_: Any, **__: Any) -> Any:
         raise BadInput(f"{tmp_path}/audit.log: line 3: epsilon 7 of secret_patients is not signed")
 
     monkeypatch.setattr(site.SiteProcess, "_is_known", broken)
