@@ -110,7 +110,7 @@ def test_who_names_the_data_goes_on(trained: Path, capsys: pytest.CaptureFixture
         (
             "fedactors run horizontal",
             {"federation": "bank", "data": "shop=x", "address": "auto"},
-            "fedactors run horizontal --resume 'my runs/1' --federation bank --address auto --allow-import mine:Net",
+            "fedactors run horizontal --resume 'my runs/1' --federation bank --address auto",
         ),
     ],
 )

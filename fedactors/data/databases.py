@@ -732,7 +732,10 @@ def _reads_exactly(source: TableSource) -> bool:
     files = files_at(source.where)
     if address_of(source.where) or any(file.is_dir() for file in files):
         return False
-    schemas = [pa_parquet.read_schema(file) for file in files]
+    try:
+        schemas = [pa_parquet.read_schema(file) for file in files]
+    except (pa.ArrowInvalid, OSError):
+        return True  # it is no such file, as DuckDB says in a line
     for one in schemas:
         _refuse_alike(one.names, source)
         refuse_pandas_types(list(one), f"{source.table or 'source'}: {source.where}")

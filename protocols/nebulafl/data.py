@@ -286,6 +286,8 @@ def _make_network(tree: Mapping[str, Any], source: str) -> InterCenterNetwork:
     made = []
     for number, entry in enumerate(entries, start=1):
         location = f"{source}: link {number}"
+        if not isinstance(entry, dict):
+            raise BadInput(f"{location}: {shown(entry)} is not allowed: write [[links]] tables")
         one_way = "between" not in entry
         key = "from, to" if one_way else "between"
         ends = [entry.get("from"), entry.get("to")] if one_way else entry["between"]

@@ -469,17 +469,17 @@ def _graph() -> list[Case]:
     ints = {"train": masks[:, 0].astype(int), "validation": masks[:, 1].astype(int), "test": masks[:, 2].astype(int)}
     nodes: list[tuple[dict[str, Any], str]] = [
         (ints, "mask"), ({"labels": None}, "labels"), ({"train": None}, "train"),
-        ({"labels": np.full(n, 10**12)}, "labels"),
+        ({"labels": np.full(n, 10**12)}, "train"),
         ({"labels": np.full(n, -1)}, "labels"), ({"labels": np.linspace(0, 1, n)}, "labels"),
         ({"labels": np.array(["a"] * n)}, "labels"), ({"labels": np.zeros((n, 2), int)}, "labels"),
         ({"labels": np.arange(3)}, "3 labels"), ({"labels": np.array([], int)}, "labels"),
-        ({"labels": np.zeros(n, int)}, "labels"), ({"labels": np.full(n, 2**63, "u8")}, "labels"),
+        ({"labels": np.zeros(n, int)}, "train"), ({"labels": np.full(n, 2**63, "u8")}, "train"),
         ({"train": np.zeros(n, bool)}, "train"), ({"train": masks[:, 1]}, "split"), ({"train": np.ones(5, bool)}, "train"),
         ({"train": np.array([0.5])}, "train"), ({"train": np.array(["a"])}, "train"), ({"test": np.ones((n, 2), bool)}, "test"),
         ({"train": np.array([99]), "validation": np.array([1]), "test": np.array([2])}, "train"),
         ({"train": np.array([-1]), "validation": np.array([1]), "test": np.array([2])}, "train"),
         ({"train": np.array([3, 3]), "validation": np.array([1]), "test": np.array([2])}, "train"),
-        ({"train": np.array([1]), "validation": np.array([1]), "test": np.array([2])}, "validation"),
+        ({"train": np.arange(8), "validation": np.array([1]), "test": np.array([9])}, "validation"),
         ({"train": np.array([10**18]), "validation": np.array([1]), "test": np.array([2])}, "train"),
     ]  # fmt: skip
     block: list[tuple[dict[str, Any], str]] = [

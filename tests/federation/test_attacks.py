@@ -291,7 +291,7 @@ def test_no_value_of_a_proposal_looks_like_a_line_of_ours(capsys: pytest.Capture
     }
     facts |= {"data": {BANK: "a", SHOP: "b"}, "site": SHOP, "hosts": {}, "shared_seed": None}
     facts |= {"federation_version": 3, "most": {"hours": 1.0}, "on_loss": "ends the run"}
-    facts |= {"site_budget": None, "budget": {}, "seed": 1}
+    facts |= {"site_budget": None, "budget": {}, "seed": 1, "code": {}}
     _print_proposal(
         {**facts, "task": task, "config": {"name": forged}, "protections": [], "messages": [], "left_open": []}
     )

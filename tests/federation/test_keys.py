@@ -180,7 +180,7 @@ def test_a_passphrase_that_is_wrong_or_not_to_be_had_is_one_line(tmp_path: Path)
     path = tmp_path / "key.pem"
     identity.make_key(path, None, identity.Passphrase(file=file))
     assert identity.read_key(path, identity.Passphrase(file=file))
-    with pytest.raises(BadInput, match=r"^key: the passphrase of .*key\.pem is another one$"):
+    with pytest.raises(BadInput, match=r"^key: wrong passphrase of .*key\.pem$"):
         identity.read_key(path, identity.Passphrase(command=("echo", "wrong")))
     for command, said in (
         (("false",), "ended with 1"),

@@ -72,6 +72,7 @@ def test_so_do_a_sites_actors_in_processes_of_its_own_ray() -> None:
     gate = SimpleNamespace(book={})
     host._boundary, host._call_timeout, host._proxies = SimpleNamespace(gate=gate, unawaited=None), 1.0, {}
     host._ask, host._join, host._package, host._source = ask, join, "fedactors.protocols.horizontal", ""
+    host._code = {}
     spec = ActorSpec(SecureSummand, "shop", (("shop", "bank", "clinic"),), {}, Resources())
 
     async def spawned() -> RayContext:

@@ -198,7 +198,9 @@ def computes(recorder: Recorder, actor: str) -> Counter[str]:
     """Return how often an actor computed each kind of work; each took time."""
     spans = [span for span in map(json.loads, recorder.lines) if span["type"] == "span"]
     local = [span for span in spans if (span["actor"], span["kind"]) == (actor, "compute")]
-    assert all(span["end"] > span["start"] for span in local)
+    assert all(
+        span["end"] > span["start"] for span in local if span["label"] != "align"
+    )  # which has no cost of its own
     return Counter(span["label"] for span in local)
 
 
@@ -222,6 +224,7 @@ def test_local_updates_are_made_of_waiting_time_alone():
     """Where answers come at once there are fewer of them, where they take long as many as are allowed."""
     near = {"network": Network(default=Link(latency=0.0, bandwidth=1e12))}
     quick: dict[str, Any] = {"transfer": "push", "prefetch": 6, "report_interval": 0.0, "batch_size": 8}
+    quick["max_in_flight"] = 24
     counts = []
     for runtime in (near, LONG):
         done = simulate(local_updates=5, num_epochs=1, **quick, runtime=runtime)
