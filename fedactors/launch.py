@@ -55,7 +55,7 @@ from fedactors.runtime.addresses import check_cluster
 from fedactors.runtime.failures import without_words
 from fedactors.runtime.interface import Runtime, Snapshot
 from fedactors.runtime.snapshots import check_actors, in_use, is_held, is_object, object_at
-from fedactors.user_code import digest_in, digests, packaged, read_files, read_signature
+from fedactors.user_code import digest_in, digests, digests_in, files_of, packaged, read_files, read_signature
 from fedactors.validation import is_in_library, read_text, shown
 
 if TYPE_CHECKING:
@@ -691,7 +691,7 @@ def _run_once(
             data = load_data(protocol, config, name, seed, is_here(options))
         notes = _data_notes(data, name, options)
         folder = RunFolder.create(options.out, scenario, seed, resolved, parent=parent)
-        for digest in {found for one in code_named_in(config).values() if (found := digest_in(one)) is not None}:
+        for digest in digests_in(code_named_in(config).values()):
             folder.keep_code(digest)
         code = [value for value in code_named_in(config).values() if isinstance(value, str)]
         again = resume_command(command, folder.location, options, code)
@@ -931,11 +931,13 @@ def prepare_federated(protocol: Protocol, config: Any, options: RunOptions, seed
         return _prepared(folder, protocol, config, continue_run(folder, _run_of(parent), number, "resume"), seed)
     settings = spell_infinities(as_dict(config))
     shared = seed if options.share_seed else None
-    limits, files = parse_limits(options.limit), read_files(options.code)
-    budgets, signature = parse_budgets(options.budget), read_signature(options.code)
-    proposal = make_proposal(
-        folder, protocol, settings, options.data or "", shared, budgets, seed, limits, digests(files), signature
-    )
+    code: dict[str, str] = {}
+    for digest in digests_in(code_named_in(config).values()):  # one, as `_with_code` has read it
+        code |= digests(files_of(digest))
+    budgets, limits = parse_budgets(options.budget), parse_limits(options.limit)
+    signature = read_signature(options.code)
+    data = options.data or ""
+    proposal = make_proposal(folder, protocol, settings, data, shared, budgets, seed, limits, code, signature)
     return _prepared(folder, protocol, config, proposal, seed)
 
 

@@ -36,6 +36,9 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 MOST_FILES, MOST_BYTES, LONGEST_NAME = 200, 4_000_000, 200
 """Of one code, on disk."""
 
+SIGNATURE, _LONGEST_SIGNATURE = ".sig", 1000
+"""Ending of a signature's file, and the hexadecimal digits in it at most."""
+
 Files = Mapping[str, bytes]
 """Contents by name, relative to the folder that the modules lie in: ``nets.py``, ``nets/layers.py``."""
 
@@ -62,7 +65,7 @@ def read_files(paths: Iterable[str | Path], what: str = "--code") -> dict[str, b
             _check_name(name, what)
             if name in found:
                 raise BadInput(f"{what}: {shown(name)} is given twice")
-            if file != path and file.is_symlink():  # whoever made the package would choose what leaves this host
+            if file != path and file.is_symlink():  # its author would choose what leaves this host
                 raise BadInput(f"{what}: {shown(name)} is not allowed: it is a link; put the file there")
             if not file.is_file():
                 raise BadInput(f"{what}: {shown(name)} is not allowed: it is no file")
@@ -74,11 +77,6 @@ def read_files(paths: Iterable[str | Path], what: str = "--code") -> dict[str, b
                 raise BadInput(f"{what}: {shown(str(file))} cannot be read: {error.strerror}") from None
     check_files(found, what)
     return found
-
-
-SIGNATURE = ".sig"
-_LONGEST_SIGNATURE = 1000
-"""Hexadecimal digits."""
 
 
 def read_signature(paths: Sequence[str | Path]) -> str:
@@ -254,6 +252,11 @@ def is_defined_in(digest: str, found: object) -> bool:
         return all(is_defined_in(digest, one) for one in found)
     is_kind = isinstance(found, type | FunctionType)
     return is_kind and str(getattr(found, "__module__", "")).partition(".")[0] == PACKAGE + digest
+
+
+def digests_in(addresses: Iterable[str]) -> list[str]:
+    """Return the digests of all code that addresses are in, each once."""
+    return list(dict.fromkeys(found for one in addresses if (found := digest_in(one)) is not None))
 
 
 class _Loader(importlib.abc.InspectLoader):

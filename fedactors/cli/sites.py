@@ -19,7 +19,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -561,75 +561,88 @@ def _paths(given: str) -> list[str]:
 
 
 def _code(folder: SiteFolder, args: argparse.Namespace) -> int:
-    from fedactors.federation.approval import kept_proposals
-    from fedactors.federation.site_code import (
-        allow,
-        allowed_code,
-        code_digest,
-        files_at,
-        proposed_code,
-        remove,
-        texts_of,
-        waiting_files,
-    )
+    from fedactors.federation.site_code import allow, allowed_code, remove, source_files, waiting_files
 
-    allowed, waiting = allowed_code(folder), proposed_code(folder)
-    if args.name is None and args.action == "code":
-        listed: list[dict[str, Any]] = []
-        for one in (*allowed, *waiting):
-            try:
-                listed.append({"code": one, "allowed": one in allowed, "files": list(waiting_files(folder, one) or ())})
-            except BadInput:
-                listed.append({"code": one, "allowed": False, "files": ["damaged: remove it, and bring it again"]})
-        if args.format == "json":
-            print_json({"site": folder.name, "code": listed})
-        elif listed:
-            rows = [[one["code"][:12], "yes" if one["allowed"] else "no", ", ".join(one["files"])] for one in listed]
-            print_table(["code", "allowed", "files"], rows, wrap=sys.stdout.isatty())
-        else:
-            say("no code is allowed here, and none waits")
-        return 0
-    name = _need(args.name, "RUN, DIGEST or PATH")
-    files: dict[str, bytes] | None = None
+    if args.action == "code" and args.name is None:
+        return _list_code(folder, args.format)
+    name, why = _need(args.name, "RUN, DIGEST or PATHS"), one_line(args.why or "")
+    if args.action == "remove-code":
+        digest = _code_meant(folder, name, of_runs=False)
+        if digest not in allowed_code(folder):
+            raise BadInput(f"DIGEST: {digest[:12]} is not allowed here: there is nothing to remove")
+        remove(folder, digest, why)
+        return answer(args.format, {"code": digest, "allowed": False, "why": why}, f"{digest}: removed")
     paths = _paths(name)
     if args.action == "allow-code" and paths and all(os.path.exists(os.path.expanduser(path)) for path in paths):
-        files = files_at(paths)
+        files = source_files(paths)
     else:
-        listed_here = ", ".join(one[:12] for one in (*allowed, *waiting)) or "none"
-        runs = {run: digest for run, one in kept_proposals(folder).items() if (digest := code_digest(one)) is not None}
-        known = {one: one for one in (*allowed, *waiting)}
-        if args.action != "remove-code" and name in runs:  # whole: others choose ids, perhaps as another digest begins
-            known[name] = runs[name]
-        otherwise = f"is no code here, and no whole id of a run with code (code: {listed_here})"
-        if len(meant := {found for key, found in known.items() if key.startswith(name)}) > 1:
-            raise BadInput(f"{name[:40]!r} may be either code of {', '.join(sorted(meant))}: give the whole digest")
-        digest = known[one_run(name, known, otherwise)]
-        if args.action == "remove-code":
-            if digest not in allowed:
-                raise BadInput(f"DIGEST: {digest[:12]} is not allowed here: there is nothing to remove")
-            remove(folder, digest, why := one_line(args.why or ""))
-            return answer(args.format, {"code": digest, "allowed": False, "why": why}, f"{digest}: removed")
-        files = waiting_files(folder, digest)
-        if files is None:
+        found = waiting_files(folder, digest := _code_meant(folder, name, of_runs=True))
+        if found is None:
             raise BadInput(f"RUN: the files of its code {digest[:12]} are not here: ask its coordinator for them")
-    if args.action == "code":
-        texts = texts_of(files)
-        if args.format == "json":
-            print_json({"code": digest, "allowed": digest in allowed, "files": texts})
-            return 0
-        say(f"code {digest}: {'allowed' if digest in allowed else 'not allowed'} here")
-        for one, text in texts.items():
-            say(f"\n--- {one}")
-            for number, line in enumerate(text.split("\n"), start=1):  # no line of it looks like one of ours
-                say(f"{number:5} {_escaped(line)}")
-            for number, line in enumerate(text.split("\n"), start=1):
-                if foreign := "".join(
-                    char for char in dict.fromkeys(line) if not char.isascii() and char.isprintable()
-                ):
-                    say(f"{one}: line {number} has letters that may look like others: {ascii(foreign)[1:-1]}")
-        return 0
-    digest = allow(folder, files, why := one_line(args.why or ""))
+        files = found
+        if args.action == "code":
+            return _print_code(digest, files, args.format, is_allowed=digest in allowed_code(folder))
+    digest = allow(folder, files, why)
     return answer(args.format, {"code": digest, "allowed": True, "why": why}, f"{digest}: allowed ({', '.join(files)})")
+
+
+def _list_code(folder: SiteFolder, format: str) -> int:
+    from fedactors.federation.site_code import allowed_code, proposed_code, waiting_files
+
+    allowed, listed = allowed_code(folder), list[dict[str, Any]]()
+    for one in (*allowed, *proposed_code(folder)):
+        try:
+            listed.append({"code": one, "allowed": one in allowed, "files": list(waiting_files(folder, one) or ())})
+        except BadInput:
+            listed.append({"code": one, "allowed": False, "files": ["damaged: remove it, and bring it again"]})
+    if format == "json":
+        print_json({"site": folder.name, "code": listed})
+    elif listed:
+        rows = [[one["code"][:12], "yes" if one["allowed"] else "no", ", ".join(one["files"])] for one in listed]
+        print_table(["code", "allowed", "files"], rows, wrap=sys.stdout.isatty())
+    else:
+        say("no code is allowed here, and none waits")
+    return 0
+
+
+def _code_meant(folder: SiteFolder, name: str, *, of_runs: bool) -> str:
+    """Return the digest that begins like that, or that of a run's code by the run's whole id.
+
+    Raises:
+        BadInput: there is none, or there are several.
+    """
+    from fedactors.federation.approval import kept_proposal
+    from fedactors.federation.site_code import allowed_code, code_digest, proposed_code
+
+    here = [*allowed_code(folder), *proposed_code(folder)]
+    meant = {one for one in here if one.startswith(name)}
+    # others choose the ids of runs, perhaps as another digest begins
+    run = kept_proposal(folder, name) if of_runs else None
+    meant |= {digest for digest in (None if run is None else code_digest(run),) if digest is not None}
+    if len(meant) > 1:
+        raise BadInput(f"{name[:40]!r} may be either code of {', '.join(sorted(meant))}: give the whole digest")
+    if not meant:
+        listed = ", ".join(one[:12] for one in here) or "none"
+        raise BadInput(f"{name[:40]!r} is no code here, and no whole id of a run with code (code: {listed})")
+    return meant.pop()
+
+
+def _print_code(digest: str, files: Mapping[str, bytes], format: str, *, is_allowed: bool) -> int:
+    from fedactors.federation.site_code import texts_of
+
+    texts = texts_of(files)
+    if format == "json":
+        print_json({"code": digest, "allowed": is_allowed, "files": texts})
+        return 0
+    say(f"code {digest}: {'allowed' if is_allowed else 'not allowed'} here")
+    for one, text in texts.items():
+        say(f"\n--- {one}")
+        for number, line in enumerate(text.split("\n"), start=1):  # no line of it looks like one of ours
+            say(f"{number:5} {_escaped(line)}")
+        for number, line in enumerate(text.split("\n"), start=1):
+            if foreign := "".join(char for char in dict.fromkeys(line) if not char.isascii() and char.isprintable()):
+                say(f"{one}: line {number} has letters that may look like others: {ascii(foreign)[1:-1]}")
+    return 0
 
 
 def _escaped(line: str) -> str:

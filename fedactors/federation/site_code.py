@@ -152,7 +152,7 @@ def _changed_at(path: Path) -> float:
         return 0.0
 
 
-def files_at(paths: Sequence[str]) -> dict[str, bytes]:
+def source_files(paths: Sequence[str]) -> dict[str, bytes]:
     """Return the source files of modules and packages that this site's person names.
 
     Raises:
@@ -218,7 +218,7 @@ def sign_code(paths: Sequence[str], key: Path, passphrase: Passphrase) -> tuple[
     Raises:
         BadInput: there are no source files, or no key.
     """
-    digest = user_code.digest_of(user_code.digests(files_at(paths)))
+    digest = user_code.digest_of(user_code.digests(source_files(paths)))
     file = user_code.signature_at(paths[0])
     signature = sign(read_key(key, passphrase), _signed(digest)).hex()
     with writing("PATH", file):

@@ -83,14 +83,15 @@ class Pace:
     """Counts rounds and seconds since the first finished round: before it, processes were starting."""
 
     def __init__(self) -> None:
-        self._first: float | None = None
-        self._done = -1
+        self._first: tuple[int, float] | None = None
 
-    def step(self, now: float) -> tuple[int, float]:
-        """Note that a round is finished; return the rounds after the first one and the seconds that they took."""
-        self._first = now if self._first is None else self._first
-        self._done += 1
-        return self._done, now - self._first
+    def step(self, finished: int, now: float) -> tuple[int, float]:
+        """Note up to which round all are finished; return the rounds since the first note and their seconds.
+
+        A note may be of several rounds: epochs that are trained without a pause.
+        """
+        first, begun = self._first = self._first or (finished, now)
+        return finished - first, now - begun
 
 
 class PlainProgress:
@@ -122,7 +123,9 @@ class PlainProgress:
         """Write the line of one round."""
         self._phase = None
         print(
-            describe(state, self._total, self._headline, *self._pace.step(self._now())), file=self._stream, flush=True
+            describe(state, self._total, self._headline, *self._pace.step(state.round, self._now())),
+            file=self._stream,
+            flush=True,
         )
 
     def close(self) -> None:
@@ -170,7 +173,7 @@ class LiveProgress:
 
     def update(self, state: RoundProgress) -> None:
         """Move the bar by one round."""
-        text = describe(state, self._total, self._headline, *self._pace.step(self._now()))
+        text = describe(state, self._total, self._headline, *self._pace.step(state.round, self._now()))
         self._bar.update(self._task, description=text, completed=state.round)
         self._phase, self._has_begun = "", True
 
@@ -230,7 +233,7 @@ class NotebookProgress:
     def update(self, state: RoundProgress) -> None:
         """Move the bar by one round."""
         self._last = state
-        text = describe(state, self._total, self._headline, *self._pace.step(self._now()))
+        text = describe(state, self._total, self._headline, *self._pace.step(state.round, self._now()))
         if self._now() - self._shown >= _SHOW_SECONDS:
             self._draw(state.round, text)
 

@@ -43,7 +43,7 @@ from fedactors.learning.user_models import check_base, hold_object
 from fedactors.plugins import find_protocol
 from fedactors.runs.storage import HALF_OF_MEMORY, disk_errors, read_plain
 from fedactors.runtime.snapshots import is_object
-from fedactors.user_code import digest_in, files_of, look_in, write_folder
+from fedactors.user_code import digests_in, files_of, look_in, write_folder
 from fedactors.validation import first_line, read_text, reading
 
 KIND = "fedactors-part"
@@ -304,7 +304,7 @@ def write_part(part: Part, folder: Path) -> list[Path]:
             weights.write_bytes(save({name: as_tensor(array) for name, array in part.arrays.items()}))
             written.append(weights)
         named = (*part.code, *(model.spec.name for model in part.models.values()))
-        for digest in {found for one in named if (found := digest_in(one)) is not None}:
+        for digest in digests_in(named):
             (folder / _CODE).mkdir(exist_ok=True)
             there = write_folder(folder / _CODE, files_of(digest))
             written += sorted(there.rglob("*.py"))

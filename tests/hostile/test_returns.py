@@ -322,12 +322,8 @@ def test_no_driver_lets_sites_meet_without_end(monkeypatch: pytest.MonkeyPatch) 
         asyncio.run(meets())
 
 
-def test_nobody_comes_back_to_a_run_of_months_ago_or_that_a_person_has_closed(
-    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A run with a quorum that broke off was taken up without a question whenever its coordinator liked."""
-    for name in THREE:
-        world.start(name)
+def break_off(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run with a quorum, which its coordinator ends after the first checkpoint."""
     honest = FederatedRuntime.checkpoint
 
     async def checkpoint(self: FederatedRuntime, label: str = "last") -> None:
@@ -337,6 +333,15 @@ def test_nobody_comes_back_to_a_run_of_months_ago_or_that_a_person_has_closed(
     monkeypatch.setattr(FederatedRuntime, "checkpoint", checkpoint)
     assert federated(world, ("num_rounds=40", *QUORUM), protocol="horizontal") == 3
     is_free(world)
+
+
+def test_nobody_comes_back_to_a_run_of_months_ago_or_that_a_person_has_closed(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run with a quorum that broke off was taken up without a question whenever its coordinator liked."""
+    for name in THREE:
+        world.start(name)
+    break_off(world, monkeypatch)
     (run,) = kept_proposals(world.folder(SHOP))
     capsys.readouterr()
 
@@ -368,15 +373,7 @@ def test_what_a_person_stopped_goes_on_by_no_policy(world: World, monkeypatch: p
     """A coordinator proposed to resume it at once, and the policy answered in place of who had stopped it."""
     for name in THREE:
         world.start(name)
-    honest = FederatedRuntime.checkpoint
-
-    async def checkpoint(self: FederatedRuntime, label: str = "last") -> None:
-        await honest(self, label)
-        raise Stopped("the coordinator has seen enough", 3)
-
-    monkeypatch.setattr(FederatedRuntime, "checkpoint", checkpoint)
-    assert federated(world, ("num_rounds=40", *QUORUM), protocol="horizontal") == 3
-    is_free(world)
+    break_off(world, monkeypatch)
     folder = world.folder(SHOP)
     ((run, trained),) = kept_proposals(folder).items()
     later = replace(trained, run="f" * 16, purpose="resume", earlier=run, number=1)  # type: ignore[type-var]

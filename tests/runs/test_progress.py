@@ -46,6 +46,19 @@ def test_plain_writes_one_line_a_round():
     ], "what came before the first round is no part of the pace"
 
 
+def test_rounds_that_are_told_together_count_as_many():
+    """Epochs without a pause are told at the end of the last one: 10 of them in a second are no round a second."""
+    ticks, stream = iter([60.0, 61.0, 63.0]), io.StringIO()
+    progress = PlainProgress(60, "auc", stream, now=lambda: next(ticks))
+    for finished in (10, 20, 40):
+        progress.update(RoundProgress(round=finished, metrics={}))
+    assert stream.getvalue().splitlines() == [
+        "round 10/60  0 B",
+        "round 20/60  10.00 rounds/s  4 s to go  0 B",
+        "round 40/60  10.00 rounds/s  2 s to go  0 B",
+    ]
+
+
 def test_plain_writes_each_phase_once_and_only_before_the_first_round():
     stream = io.StringIO()
     progress = PlainProgress(3, "auc", stream, now=lambda: 0.0)
