@@ -6,6 +6,7 @@ from rows need no entry (`scenarios.accounts` computes these), nor do blocks of 
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Iterator
@@ -84,7 +85,14 @@ def row_of(key: str) -> list[RunRow]:
 
 
 def value_of(source: dict[str, Any]) -> float:
-    """Return the number that a source gives: a column (the largest over the seeds), a setting, a line of the ledger."""
+    """Return the number that a source gives: a column (the largest over the seeds), a setting, a line of the ledger.
+
+    A source of a measurement's file gives a site's account in `docs/results/data`.
+    """
+    if "file" in source:
+        table, site, column = source["at"]
+        lines = json.loads((RESULTS / "data" / source["file"]).read_text())[table]
+        return next(float(line[column]) for line in lines if line["site"] == site)
     rows = row_of(source["row"])
     if "column" in source:
         return max(float(row.metrics[source["column"]]) for row in rows)
