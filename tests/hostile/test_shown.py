@@ -109,7 +109,7 @@ def test_no_value_begins_a_line_where_a_terminal_ends(
     facts: dict[str, Any] = {"run": "0" * 16, "coordinator": BANK, "protocol": "p", "version": "1", "site": SHOP}
     facts |= {"purpose": "train", "source": "s", "data": {BANK: "a", SHOP: "b"}, "hosts": {}, "shared_seed": None}
     facts |= {"federation_version": 3, "most": {}, "on_loss": "ends", "protections": [], "messages": []}
-    facts |= {"site_budget": None, "budget": {}, "seed": 1}
+    facts |= {"site_budget": None, "budget": {}, "seed": 1, "code": {}}
     begun = []
     for size in range(columns):
         query = f"SELECT a.b FROM a WHERE a.b = '{filler * size}{forged}'"

@@ -293,7 +293,7 @@ run.metrics["test/accuracy"]
     use = """
 import pytest
 from fedactors.errors import BadInput
-with pytest.raises(BadInput, match="its code or its parameters differ"):
+with pytest.raises(BadInput, match="in its code, its parameters"):
     fedactors.load_run(run.path).resume(model=Net)
 print("refused")
 """
