@@ -116,6 +116,12 @@ def predict(folder: RunFolder, to: str, options: RunOptions, label: str | None =
     """
     if "://" not in to:
         apart_from_records(local_path(to, "--output"), "--output")
+    if options.federation is not None and options.address is not None:
+        raise BadInput("--address: is of one cluster; over a federation each site names its Ray in site.toml")
+    if options.federation is not None and check_ending(to) != Path(to).name:
+        raise BadInput(
+            f"--output: {to!r} is not allowed over a federation: a name, for the folder of the party that owns them"
+        )
     model = Trained.open(folder, options, label)
     is_federated = bool(folder.config.get("federation"))
     with in_use("" if is_federated else model.checkpoint.folder):  # over a federation states are at the sites
@@ -156,10 +162,6 @@ def _predict_federated(model: Trained, options: RunOptions, to: str) -> Outcomes
     protocol, config, folder = model.protocol, model.config, model.folder
     if options.federation is None:
         raise BadInput(f"{folder.path}: the run was over a federation: give --federation FILE")
-    if check_ending(to) != Path(to).name:
-        raise BadInput(
-            f"--output: {to!r} is not allowed over a federation: a name, for the folder of the party that owns them"
-        )
     prepared = prepare_prediction(protocol, config, folder, model.checkpoint.driver, options, folder.config["seed"])
     # what each site wrote then is known here by its digest
     found = {name: StoredState(actor=name, frame=digest) for name, digest in model.checkpoint.actors.items()}
