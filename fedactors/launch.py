@@ -839,7 +839,7 @@ def resolve_federated(protocol: Protocol, words: Words, options: RunOptions) -> 
     Raises:
         BadInput: a flag that has no meaning there, several seeds, or no data.
     """
-    _refuse_local(options)
+    check_federated_flags(options)
     if options.smoke and options.paper:
         raise BadInput("--smoke is not allowed with --paper")
     if len(options.seeds or ()) > 1:
@@ -894,7 +894,7 @@ def resume_federated(options: RunOptions, stored: Mapping[str, Any]) -> RunOptio
     Raises:
         BadInput: a flag that has no meaning there, or no federation is given.
     """
-    _refuse_local(options)
+    check_federated_flags(options)
     if options.federation is None:
         raise BadInput("--resume: the run was over a federation: give --federation FILE")
     if options.data is not None:
@@ -960,7 +960,6 @@ def prepare_prediction(
     from fedactors.federation.approval import continue_run
     from fedactors.federation.runtime import checkpoint_number
 
-    _refuse_local(options)
     folder = _site(options.federation or "")
     proposal = continue_run(folder, _run_of(run), checkpoint_number(driver), "predict", options.data or "")
     return _prepared(folder, protocol, config, proposal, seed)
@@ -1012,7 +1011,8 @@ def _run_of(folder: RunFolder) -> str:
     return found
 
 
-def _refuse_local(options: RunOptions) -> None:
+def check_federated_flags(options: RunOptions) -> None:
+    """Refuse flags that have no meaning between sites."""
     if is_object(options.data):
         raise BadInput("data: objects are not allowed between sites: each site names its own data in its site.toml")
     for name in options.given(federation="never"):

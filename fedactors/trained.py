@@ -15,6 +15,7 @@ from fedactors.errors import BadInput
 from fedactors.inspection import COUNTED, describe_protections
 from fedactors.launch import (
     Words,
+    check_federated_flags,
     check_runtime_flags,
     data_to_audit,
     is_here,
@@ -116,12 +117,11 @@ def predict(folder: RunFolder, to: str, options: RunOptions, label: str | None =
     """
     if "://" not in to:
         apart_from_records(local_path(to, "--output"), "--output")
-    if options.federation is not None and options.address is not None:
-        raise BadInput("--address: is of one cluster; over a federation each site names its Ray in site.toml")
-    if options.federation is not None and check_ending(to) != Path(to).name:
-        raise BadInput(
-            f"--output: {to!r} is not allowed over a federation: a name, for the folder of the party that owns them"
-        )
+    if options.federation is not None:
+        check_federated_flags(options)
+        if check_ending(to) != Path(to).name:
+            said = f"--output: {to!r} is not allowed over a federation"
+            raise BadInput(f"{said}: a name, for the folder of the party that owns them")
     model = Trained.open(folder, options, label)
     is_federated = bool(folder.config.get("federation"))
     with in_use("" if is_federated else model.checkpoint.folder):  # over a federation states are at the sites

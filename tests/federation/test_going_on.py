@@ -506,7 +506,7 @@ def test_other_protocols_predict_what_the_simulated_run_predicts(
     expected = last_line(capsys)["predictions"]
     assert [entry["party"] for entry in found] == [entry["party"] for entry in expected]
     for entry, same_one in zip(found, expected, strict=True):
-        assert {**entry, "to": ""} == {**same_one, "to": ""}
+        assert {**entry, "to": ""} == {**same_one, "to": "", "unpredicted": 0}, "classes without a row are not told"
         one = list(csv.DictReader((world.path / entry["party"] / entry["to"]).read_text().splitlines()))
         two = list(csv.DictReader(Path(same_one["to"]).read_text().splitlines()))
         for line, other_line in zip(one, two, strict=True):
