@@ -500,9 +500,8 @@ def predict_command(args: argparse.Namespace) -> int:
         say(f"{one.party}: {counts.num_predicted} of {counts.num_rows} rows predicted{others}, in {one.to}")
         for reason, number in one.counts.rejections:
             say(f"{one.party}: {number} rows without a prediction: {reason}")
-        if counts.unpredicted:
-            what = "1 class is" if counts.unpredicted == 1 else f"{counts.unpredicted} classes are"
-            say(f"{one.party}: {what} predicted for no row: look at the run's test metrics before you use the model")
+        if counts.says_unpredicted:
+            say(f"{one.party}: {counts.says_unpredicted}: look at the run's test metrics before you use the model")
     for party, lines in found.privacy.items():
         for message, line in lines.items():
             if line["covered"]:

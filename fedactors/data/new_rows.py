@@ -70,6 +70,12 @@ class Predicted:
         """Rows with a value, or without one, that the model cannot be applied to."""
         return self.num_rows - self.num_predicted - self.num_alone
 
+    @property
+    def says_unpredicted(self) -> str:
+        """How many classes are predicted for no row, in words; empty: none."""
+        what = "1 class is" if self.unpredicted == 1 else f"{self.unpredicted} classes are"
+        return f"{what} predicted for no row" if self.unpredicted else ""
+
 
 def counted(num_rows: int, local: Iterable[str], others: Iterable[str] = (), alone: Iterable[str] = ()) -> Predicted:
     """Return what may be told of a prediction.

@@ -148,7 +148,7 @@ def as_told(actor: Actor, found: Predicted) -> Predicted:
     """
     if not (actor._context.is_between_organisations and found.unpredicted):
         return found
-    _log.warning("%s: %d classes are predicted for no row", actor.party, found.unpredicted)
+    _log.warning("%s: %s", actor.party, found.says_unpredicted)
     return dataclasses.replace(found, unpredicted=0)
 
 
