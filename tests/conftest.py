@@ -73,15 +73,18 @@ def _join_patiently() -> Any:
     return cluster.join(None, 2)
 
 
+VARIABLE, FOLDER = os.environ.get("TMPDIR"), tempfile.gettempdir()
+"""Before any test: as one begins, a site in a thread may still end another one's run, and so use that run's folder."""
+
+
 @pytest.fixture(autouse=True)
 def _temporary_folder() -> Iterator[None]:
     """A site in a thread whose run a test leaves unfinished keeps its temporary folder: the next test has its own."""
-    variable, folder = os.environ.get("TMPDIR"), tempfile.tempdir
     yield
-    tempfile.tempdir = folder
+    tempfile.tempdir = FOLDER
     os.environ.pop("TMPDIR", None)
-    if variable is not None:
-        os.environ["TMPDIR"] = variable
+    if VARIABLE is not None:
+        os.environ["TMPDIR"] = VARIABLE
 
 
 @pytest.fixture(scope="session")
