@@ -87,9 +87,11 @@ def test_a_certificate_that_is_not_the_federations(lasting: World, tmp_path: Pat
         knock(outsider, bank, Hello("credit", "driver", "0" * 16, ""))
     refused = await_refusal(lasting, BANK, before)
     assert "somebody at 127.0.0.1:" in refused
-    said = {"foreign": "not to be trusted", "expired": "certificate has expired", "unknown": "of no site of credit"}[
-        kind
-    ]
+    said = {
+        "foreign": "untrusted certificate",
+        "expired": "certificate has expired",
+        "unknown": "of no site of credit",
+    }[kind]
     assert said in refused
     assert "refuse" in str(told.value)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedactors.actors.remote import CallCounts
+from fedactors.errors import Refused
 from fedactors.privacy import mechanisms
 from fedactors.protocols.glasu import actors as glasu
 from fedactors.protocols.mtcd.actors import LinkedParty
@@ -139,9 +140,12 @@ def test_representations_of_nodes_are_charged_as_they_were_drawn(monkeypatch: py
 
     monkeypatch.setattr(glasu, "add_gaussian", counted)
     longer(monkeypatch, "glasu", more)
-    _, memory = graphs.simulate(
-        graphs.settings(**{**NOISY, "num_rounds": "2", "evaluate_every": "100", "max_degree": "100000"})
-    )
+    config = graphs.settings(**{**NOISY, "num_rounds": "2", "evaluate_every": "100", "max_degree": "100000"})
+    if more:
+        with pytest.raises(Refused, match=r"round 3 with .*; approved: .* rounds 1 to 2"):
+            graphs.simulate(config)
+        return
+    _, memory = graphs.simulate(config)
     charged = [one.touched for one in memory.records if one.message_type == "Representation"]
     assert sorted(charged) == sorted(drawn.values())
     assert len(charged) > 1

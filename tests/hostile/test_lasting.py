@@ -293,7 +293,8 @@ def test_what_cannot_be_measured_stops_the_run(world: World) -> None:
             raise error
 
         proposal = SimpleNamespace(run="0" * 16, data={SHOP: "orders"}, coordinator=BANK)
-        run: Any = SimpleNamespace(proposal=proposal, usage=SimpleNamespace(exceeded=exceeded), idle_seconds=0.0)
+        usage = SimpleNamespace(exceeded=exceeded)
+        run: Any = SimpleNamespace(proposal=proposal, usage=usage, idle_seconds=0.0, has_begun=True)
         process._measured = -1e9
         assert "cannot be measured" in str(asyncio.run(process._why_to_stop(run))), error
 

@@ -348,7 +348,8 @@ def test_who_has_no_room_to_be_measured_has_taken_too_much(tmp_path: Path) -> No
         raise MemoryError
 
     proposal = SimpleNamespace(run="0" * 16, data={SHOP: "orders"}, coordinator=BANK)
-    run: Any = SimpleNamespace(proposal=proposal, usage=SimpleNamespace(exceeded=exceeded), idle_seconds=0.0)
+    usage = SimpleNamespace(exceeded=exceeded)
+    run: Any = SimpleNamespace(proposal=proposal, usage=usage, idle_seconds=0.0, has_begun=True)
     assert "stopped the run: limits.memory_gib: it took so much" in str(asyncio.run(process._why_to_stop(run)))
 
 

@@ -194,6 +194,10 @@ def test_noise_under_masks_is_charged_as_it_was_drawn(monkeypatch: pytest.Monkey
     longer(monkeypatch, "glasu", more)
     words = {**NOISY, "num_rounds": "2", "evaluate_every": "100", "max_degree": "100000", "secure_aggregation": "true"}
     words["noise_multiplier"] = "20"
+    if more:
+        with pytest.raises(Refused, match=r"round 3 with .*; approved: .* rounds 1 to 2"):
+            graphs.simulate(graphs.settings(**words))
+        return
     _, memory = graphs.simulate(graphs.settings(**words))
     charged = {one.party: one for one in memory.records if one.message_type == "Representation"}
     assert set(charged) == set(rows)
