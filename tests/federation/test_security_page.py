@@ -6,11 +6,24 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.test_prose import length, sentences
 
 pytestmark = pytest.mark.docs
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/explanation/sites-security.md"
+FIRST, LIMITS = "## Authentication and connections", "## Known limits"
+"""The headings between which the page is tables of promises, and after which it says what is not protected."""
+
+MAX_SENTENCES, MAX_WORDS = 2, 30
+NO_SUBJECT = re.compile(r"^(?:Who|Whom|Whoever|Whatever|What|Nor|And|So|Of|It|They|One that|None of|Nobody)\b")
+"""Openings of a promise that needs the one above it, or whose subject is a relative clause."""
+METAPHORS = re.compile(r"(?i)\b(strangers?|drips?|of others|sent away|gone on from|under masks)\b")
+
+
+def checked() -> str:
+    """The part of the page that promises."""
+    return PAGE.read_text().partition(FIRST)[2].partition(LIMITS)[0]
 
 
 def known() -> dict[str, set[str]]:
@@ -25,14 +38,13 @@ def known() -> dict[str, set[str]]:
 
 def rows() -> list[tuple[str, str]]:
     """The promises, and the cell with the tests of each."""
-    promises = PAGE.read_text().split("## What is not protected")[0]
-    found = re.findall(r"^\| (.+?) \| (.*?) \|$", promises.partition("## What is checked where")[2], re.MULTILINE)
+    found = re.findall(r"^\| (.+?) \| (.*?) \|$", checked(), re.MULTILINE)
     return [row for row in found if row[0] != "what holds"]
 
 
 def test_each_promise_names_tests_that_are_in_the_files_that_it_names() -> None:
     tests, said = known(), rows()
-    assert len(said) > 60
+    assert len(said) > 200
     for promise, cell in said:
         for part in cell.split("<br>"):
             path, _, names = part.partition(": ")
@@ -48,6 +60,16 @@ def test_what_is_named_elsewhere_is_there() -> None:
 
 
 def test_nothing_is_promised_outside_of_the_tables() -> None:
-    checked = PAGE.read_text().split("## What is checked where")[1].split("## What is not protected")[0]
-    lines = [line for line in checked.splitlines() if line and not line.startswith(("|", "#"))]
+    lines = [line for line in checked().splitlines() if line and not line.startswith(("|", "#"))]
     assert lines == []
+
+
+def test_each_promise_is_understood_by_itself() -> None:
+    """A reviewer reads single rows: short sentences, a subject first, no word of ours."""
+    found = []
+    for promise, _ in rows():
+        parts = list(sentences(promise))
+        is_long = len(parts) > MAX_SENTENCES or any(length(part) > MAX_WORDS for part in parts)
+        if is_long or NO_SUBJECT.search(promise) or METAPHORS.search(promise):
+            found.append(promise)
+    assert found == [], f"at most {MAX_SENTENCES} sentences of {MAX_WORDS} words, the subject first, no metaphor"
