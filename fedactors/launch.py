@@ -4,9 +4,9 @@
 run folder, build the runtime, execute, write the summary. A run that fails says why in ``error.txt`` of its folder; a
 run that never began leaves no folder.
 
-A run folder may be a stranger's. The name of a data set in it is harmless. A description of your own data (``.toml``)
-is not: it names files, and databases to which this process would send a password. So you name it again to go on with
-such a run (``--data FILE``).
+A run folder may come from someone else. The name of a data set in it is harmless. A description of your own data
+(``.toml``) is not: it names files, and databases to which this process would send a password. So you name it again to
+go on with such a run (``--data FILE``).
 
 It is one file because all runs are resolved, prepared and launched in the same steps, wherever they are.
 """
@@ -225,7 +225,7 @@ def restore_config(
 
     Args:
         protocol: whose run it is.
-        folder: the run's; perhaps a stranger's.
+        folder: the run's; it may come from someone else.
         trusted: the code that the user has named now, which the config may name as well.
         federation: file in the folder of a site, whose allowed code the config may name too.
 
@@ -430,7 +430,7 @@ def data_to_resume(folder: RunFolder, given: str | None) -> str | None:
     """Return the data with which the run in `folder` goes on: those that it had; None: the protocol's.
 
     Args:
-        folder: the run's; perhaps a stranger's.
+        folder: the run's; it may come from someone else.
         given: as ``--data`` says.
 
     Raises:

@@ -61,7 +61,7 @@ class Trained:
         """Open a checkpoint of a run.
 
         Args:
-            folder: the run's; perhaps a stranger's.
+            folder: the run's; it may come from someone else.
             options: where the parties keep their states, and code that may be imported.
             label: of the checkpoint; by default ``best``, else the newest.
 

@@ -195,7 +195,7 @@ def read_folder(folder: Path) -> dict[str, bytes]:
         BadInput: they have another one.
     """
     files = sorted(folder.rglob("*.py"))
-    # the folder may be a stranger's: a link or a pipe is not opened, and too much is not read
+    # the folder may come from someone else: a link or a pipe is not opened, and too much is not read
     is_plain = all(file.is_file() and not file.is_symlink() for file in files) and len(files) <= MOST_FILES
     is_plain = is_plain and sum(file.stat().st_size for file in files) <= MOST_BYTES
     found = {file.relative_to(folder).as_posix(): file.read_bytes() for file in files} if is_plain else {}

@@ -850,7 +850,7 @@ class Preprocessing:
         """Return what `text` or `as_dict` gave.
 
         Args:
-            given: perhaps a stranger's.
+            given: the value; it may come from someone else.
             where: whose, for errors.
 
         Raises:

@@ -106,7 +106,7 @@ _MOST_QUEUED = 4
 _MOST_UNREAD = 4 * _BLOCK
 """Bytes that may wait for the other end of a WebSocket to read them."""
 _QUIET = logging.Logger("websocket", logging.CRITICAL + 1)
-"""Strangers would fill the other one; what matters is in the site's log."""
+"""Unauthenticated clients would fill the library's log; what matters is in the site's log."""
 _BOUNDS: dict[str, Any] = {
     "compression": None,
     "max_size": _BLOCK,

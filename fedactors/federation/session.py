@@ -16,8 +16,8 @@ BYE is the last that is said. Each side counts the bytes that it has written and
 what it wrote until the other side has taken it: when a connection breaks, at whatever byte, the two say over the next
 one what they have taken, and only the rest is written again.
 
-What comes from elsewhere decodes or is refused, and its text is fit for a log. A stranger may connect again
-and again, each time to be refused; `Admission` sees that this costs neither memory, nor disk, nor others' connections.
+What comes from elsewhere decodes or is refused, and its text is fit for a log. A client without a valid certificate may
+connect repeatedly, each time to be refused; `Admission` bounds the memory, the log and the connections that this takes.
 It is one file because each part of it is a step in the life of one connection, from the first byte to the last.
 """
 

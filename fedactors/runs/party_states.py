@@ -85,9 +85,9 @@ def make_locations(where: Mapping[str, str], keys: Mapping[str, str]) -> dict[st
 def proven_locations(where: Mapping[str, str], frames: Mapping[str, bytes]) -> dict[str, str]:
     """Return those of the locations that a run folder names whose party keeps all its states of a checkpoint elsewhere.
 
-    A run folder may be a stranger's. Each of such a party's processes finds its state, with its digest, at the location
-    before it writes there (`StateLocations.check`, `PartyStates.begin`); a location that is merely named would be
-    written to unseen.
+    A run folder may come from someone else. Each of such a party's processes finds its state, with its digest, at the
+    location before it writes there (`StateLocations.check`, `PartyStates.begin`); a location that is merely named would
+    be written to unseen.
     An address is given again by the user: the owner of the store that it names could have put the states there.
     """
     kept: dict[str, bool] = {}

@@ -42,7 +42,7 @@ COLUMNS = {
 }
 _SEGMENT_ROWS = 1 << 15
 MOST_ROWS = 50_000_000
-"""Of a ledger that is read, 3 GB: a few bytes of a stranger's file can stand for as many rows as they like."""
+"""Of a ledger that is read, 3 GB: a few bytes of a file from someone else can stand for any number of rows."""
 _LONGEST_NAME = 1000
 
 

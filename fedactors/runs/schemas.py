@@ -1,4 +1,4 @@
-"""What the files of a run folder may hold; a folder may come from a stranger, so nothing of it is believed unread.
+"""What the files of a run folder may hold; a folder may come from someone else, so each file is checked.
 
 `parse` takes bytes or text and returns values of exactly the types that stand here: no other key, no number as text,
 nothing that is not finite. What is not so is one `BadInput` line that names file, field and what is wrong.

@@ -8,7 +8,7 @@ that a frame never decides what code runs. Digests of the files that an actor re
 needs the same rows. Where a source names a file it may name an object of Python instead, ``object:PARTY:DIGEST``, which
 a process holds by that address: in the caller's process all that it gave, in an actor's own process its party's.
 
-A run folder may be a stranger's, so what a checkpoint holds is checked before any code of the actor's sees it:
+A run folder may come from someone else, so a checkpoint is checked before any code of the actor sees it:
 
     class Walker(Client):
         state = ("held", "theta")

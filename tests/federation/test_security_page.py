@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from tests.test_prose import length, sentences
 
 pytestmark = pytest.mark.docs

@@ -1,4 +1,4 @@
-"""What `fedactors doctor` looks at: whether this machine can run fedactors, and what a cluster lets strangers do.
+"""Checks of `fedactors doctor`: whether this machine can run fedactors, and what a cluster allows without a token.
 
 Ray is really started once, while the rest is looked at.
 """
@@ -56,7 +56,7 @@ Look = tuple[Literal["ok", "open", "unknown", "fault"], str, str]
 """State, what was found, advice."""
 
 
-# --- what strangers can do ---
+# --- what unauthenticated clients can do ---
 
 
 def examine_here() -> list[Finding]:
@@ -94,7 +94,7 @@ def _examine_token_file(found: str) -> Finding:
 
 
 def examine_cluster(address: str) -> list[Finding]:
-    """Look at the cluster whose dashboard is at `address` (``http://HEAD:8265``), as a stranger without a token."""
+    """Look at the cluster whose dashboard is at `address` (``http://HEAD:8265``), without a token."""
     parts = urlsplit(address)
     host = parts.hostname or "localhost"
     is_open = host not in ("localhost", "127.0.0.1", "::1")
@@ -111,7 +111,7 @@ def examine_cluster(address: str) -> list[Finding]:
 
 def _examine_token(address: str) -> Finding:
     request = urllib.request.Request(f"{address.rstrip('/')}/api/jobs/")
-    what = "token asked of strangers"
+    what = "token required"
     try:
         with urllib.request.urlopen(request, timeout=_SECONDS) as answer:
             json.load(answer)

@@ -252,7 +252,7 @@ def test_a_label_that_no_host_has_is_named_with_what_there_is(hosts):
     assert "site-b=1" in found["log"]
 
 
-def test_a_stranger_without_the_token_is_refused(hosts):
+def test_a_client_without_the_token_is_refused(hosts):
     (hosts.folder / "other").write_text("0" * 64)
     command = [*FEDACTORS, "submit", "pubsub-vfl", "--smoke", "--address", hosts.dashboard]
     done = hosts.call(0, *command, check=False, RAY_AUTH_TOKEN_PATH=str(hosts.folder / "other"))
@@ -263,7 +263,7 @@ def test_a_stranger_without_the_token_is_refused(hosts):
 def test_the_doctor_says_what_is_open(hosts):
     done = hosts.call(0, *FEDACTORS, "doctor", "--address", hosts.dashboard, "--format", "json")
     states = {finding["what"]: finding["state"] for finding in json.loads(done.stdout)["findings"]}
-    assert states["token asked of strangers"] == "ok"
+    assert states["token required"] == "ok"
     assert states["encryption of the dashboard"] == "open"
     assert states["token, on this machine"] == "ok"
     assert "embedded Ray" in states

@@ -1,4 +1,4 @@
-"""What the doctor finds, at a machine's settings and at a cluster as a stranger sees it."""
+"""What the doctor finds, at a machine's settings and at a cluster without its token."""
 
 from __future__ import annotations
 
@@ -102,16 +102,16 @@ def dashboard(request) -> Iterator[str]:
     ],
     indirect=["dashboard"],
 )
-def test_a_stranger_asks_for_the_jobs(dashboard, state, text):
+def test_an_unauthenticated_client_asks_for_the_jobs(dashboard, state, text):
     found = {finding.what: finding for finding in examine_cluster(dashboard)}
-    assert found["token asked of strangers"].state == state
-    assert text in found["token asked of strangers"].result
+    assert found["token required"].state == state
+    assert text in found["token required"].result
     assert found["encryption of the dashboard"].state == "open"
 
 
 def test_nobody_at_the_address_is_a_fault():
     found = {finding.what: finding for finding in examine_cluster("http://127.0.0.1:9")}
-    assert found["token asked of strangers"].state == "fault"
+    assert found["token required"].state == "fault"
 
 
 @pytest.mark.ray
