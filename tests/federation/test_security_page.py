@@ -24,7 +24,7 @@ METAPHORS = re.compile(r"(?i)\b(strangers?|drips?|of others|sent away|gone on fr
 
 def checked() -> str:
     """The part of the page that promises."""
-    return PAGE.read_text().partition(FIRST)[2].partition(LIMITS)[0]
+    return PAGE.read_text().split(FIRST)[1].split(LIMITS)[0]
 
 
 def known() -> dict[str, set[str]]:
