@@ -44,6 +44,8 @@ from scenarios.forest import draw, is_current
 from scenarios.headlines import ForestLine, count_table, forest_lines, headline_tables, map_table, verdict_table
 from scenarios.paper.repeat import can_repeat, draws_noise, is_of_earlier_version, older_text
 
+PAIRS = "n"
+"""Metric of a comparison: the paired seeds that it is of."""
 _MARK = re.compile(
     r"(?P<open><!-- results: rows=(?P<rows>\S+) columns=(?P<columns>\S+?)(?P<always> deviation=always)? -->\n)"
     r".*?(?P<close><!-- end -->)",
@@ -227,7 +229,7 @@ def markdown_table(base: Path, rows: str, columns: Sequence[str], *, always: boo
     Args:
         base: folder of the tables of runs.
         rows: ``FILE/STUDY``.
-        columns: metrics or figures of usage.
+        columns: metrics or figures of usage; "n", the pairs of a comparison, is its number of seeds.
         always: show a deviation, of 0, also for one seed.
     """
     file, _, study = rows.partition("/")
@@ -237,12 +239,12 @@ def markdown_table(base: Path, rows: str, columns: Sequence[str], *, always: boo
             named.setdefault(row.name, []).append(row)
     if not named:
         raise BadInput(f"{base / file}.parquet: has no rows of {study!r}")
-    header = ["", *columns, "seeds"]
+    shown = [column for column in columns if column != PAIRS]
+    header = ["", *shown, "seeds"]
     lines = [header, ["---"] * len(header)]
-    lines += [
-        [name, *(_cell(members, column, always) for column in columns), str(len(members))]
-        for name, members in named.items()
-    ]
+    for name, members in named.items():
+        num_seeds = _cell(members, PAIRS, always) if PAIRS in columns else str(len(members))
+        lines.append([name, *(_cell(members, column, always) for column in shown), num_seeds])
     return "".join("| " + " | ".join(line) + " |\n" for line in lines) + older_text(named)
 
 

@@ -33,6 +33,7 @@ NOT_RUN = {
     ". .venv": "installs: tests/test_plugin_package.py and CI make fresh environments",
     "pip install": "installs: tests/test_plugin_package.py and CI make fresh environments",
     "python -m tests.campaign.sites": "takes 15 minutes: 48 faults between sites, a run each",
+    "python -m tests.campaign.hospitals": "takes up to half an hour: tests/federation/test_quorum.py has five sites",
     "make ": "they make an environment of their own; CI begins with them",
     "export RAY_AUTH_MODE": "starts real hosts: tests/runtime/hosts.py starts its hosts with the same words",
     "ray get-auth-token": "starts real hosts: tests/runtime/hosts.py starts its hosts with the same words",

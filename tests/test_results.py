@@ -59,6 +59,12 @@ def test_table_of_several_seeds_and_its_errors(tmp_path):
         render_document("<!-- results: rows=vfl/none columns=auc -->\n<!-- end -->", tmp_path)
 
 
+def test_a_comparison_counts_its_pairs_as_seeds(tmp_path):
+    write_table(tmp_path / "vfl.parquet", [row("a over b", ratio=0.4, n=10)])
+    lines = markdown_table(tmp_path, "vfl/best", ["ratio", "n"]).splitlines()
+    assert lines == ["|  | ratio | seeds |", "| --- | --- | --- |", "| a over b | 0.4000 | 10 |"]
+
+
 def test_a_table_says_which_of_its_rows_no_command_makes_again(tmp_path):
     old = dataclasses.replace(row("b", auc=0.5), command="", code="")
     write_table(tmp_path / "vfl.parquet", [row("a", auc=0.4), old])

@@ -151,7 +151,7 @@ class FederatedRuntime(Runtime):
     async def start(self) -> None:
         if self._began is not None:
             raise BadInput("a run over a federation spawns its actors once, before it starts")
-        self.tell("actor_spec the actors")
+        self.tell("assigning actors to sites")
         actor_specs = self._take_new()
         hosts = self._folder.federation.hosts
         pairs = [(actor_spec.name, actor_spec.cls.__name__) for actor_spec in actor_specs]

@@ -4,7 +4,8 @@
 
 One of the three is killed and started again twice, one is stopped and continues, one is cut off the network and then
 killed. The run must end; each site must be charged for the rounds that it answered; the signed logs must agree; the
-metrics must lie in the interval of simulated runs that lose the same sites, for as many rounds in all.
+metrics must be those of simulated runs that lose the same sites, for as many rounds in all: outside of their 99.9 %
+interval the exit code is 1.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ NOISED = (
 )  # fmt: skip
 ANNOUNCED = Amount(epsilon=100.0, delta=1e-5)
 METRICS = ("test/accuracy", "test/loss")
+FALSE_ALARMS = 0.001
+"""Share of right runs whose metric is judged to be wrong; one in twenty is outside of the 95 % interval."""
 
 
 @dataclass(frozen=True)
@@ -267,10 +270,12 @@ def main(words: list[str] | None = None) -> int:
             sites.end()
         alone = simulated(sites, config, given.seeds)
     metrics = {}
+    is_possible = True
     for name, values in alone.items():
-        mean, quantile = float(np.mean(values)), float(stats.t.ppf(0.975, len(values) - 1))
-        half = quantile * float(np.std(values, ddof=1)) * math.sqrt(1 + 1 / len(values))  # of one more run
+        mean, deviation = float(np.mean(values)), float(np.std(values, ddof=1)) * math.sqrt(1 + 1 / len(values))
+        half = deviation * float(stats.t.ppf(0.975, len(values) - 1))  # of one more run
         value = float(found["metrics"][name])
+        is_possible &= abs(value - mean) <= deviation * float(stats.t.ppf(1 - FALSE_ALARMS / 2, len(values) - 1))
         metrics[name] = {
             "between sites": value, "simulated": mean, "interval": [mean - half, mean + half],
             "is_within": abs(value - mean) <= half,
@@ -288,7 +293,7 @@ def main(words: list[str] | None = None) -> int:
     is_right = (
         len(rounds) == given.rounds
         and all(one["is_right"] for one in each)
-        and all(one["is_within"] for one in metrics.values())
+        and is_possible
         and set(agreed) <= {"agree", "cut", "agree cut"}
     )
     return int(not is_right)
