@@ -660,7 +660,7 @@ def compare(site: str, lines: Log, other: str, others: Log) -> list[Compared]:
     In a run that came to its end at one of them, what left one must have arrived at the other, whatever that one says
     of its own end. In one that was cut, what left may be lost on the way; what never left cannot arrive, unless the
     site that sent it was killed and came back (`_has_gap`). Both logs must tell that it was cut, or that they were
-    apart: of one alone it may be an excuse.
+    apart: of one alone it may be an excuse. A site that was away when the other one finished has no end to write.
 
     Raises:
         BadInput: a line is signed by its site, and is not what a site writes.
@@ -686,15 +686,30 @@ def compare(site: str, lines: Log, other: str, others: Log) -> list[Compared]:
             for one, log, far in ((site, lines, other), (other, others, site))
         )
     }
-    return [
-        _compared(run, site, ends[site].get(run, []), other, ends[other].get(run, []), gaps, was_cut=run in cut)
+    absent = {
+        run
         for run in runs
-    ]
+        for one, theirs in ((site, others), (other, lines))
+        if not ends[one].get(run) and _is_away(theirs, run, one)
+    }
+    return [
+        _compared(
+            run, site, ends[site].get(run, []), other, ends[other].get(run, []), gaps,
+            was_cut=run in cut, is_absent=run in absent,
+        )
+        for run in runs
+    ]  # fmt: skip
 
 
 def _was_apart(lines: Log, run: str, other: str) -> bool:
     """Say whether a site went on in a run without another one."""
     return any(line["what"] == "away" and line.get("run") == run and line.get("site") == other for line in lines)
+
+
+def _is_away(lines: Log, run: str, other: str) -> bool:
+    """Say whether another site had not come back to a run by the end of the log."""
+    said = [line["what"] for line in lines if line.get("run") == run and line.get("site") == other]
+    return next((what == "away" for what in reversed(said) if what in ("away", "returned")), False)
 
 
 def _came_back(lines: Log, run: str) -> bool:
@@ -741,10 +756,18 @@ def _all(line: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _compared(
-    run: str, site: str, lines: Log, other: str, others: Log, gaps: Set[tuple[str, str]], *, was_cut: bool
+    run: str,
+    site: str,
+    lines: Log,
+    other: str,
+    others: Log,
+    gaps: Set[tuple[str, str]],
+    *,
+    was_cut: bool,
+    is_absent: bool,
 ) -> Compared:
     both = (*lines, *others)
-    is_whole = bool(both) and all(line["status"] == "finished" for line in both)
+    is_whole = bool(both) and all(line["status"] == "finished" for line in both) and not is_absent
     differences: list[str] = []
     total: Counter[str] = Counter()
     for one, its, far, fars in ((site, lines, other, others), (other, others, site, lines)):

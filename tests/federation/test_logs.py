@@ -122,6 +122,17 @@ def test_a_log_whose_end_was_cut_off_is_found_out_by_the_others() -> None:
     assert compare(BANK, log([], []), SHOP, []) == []  # a run of other sites
 
 
+def test_a_site_that_was_away_when_a_run_ended_has_no_end_of_it_to_write() -> None:
+    away = {"number": 1, "what": "away", "run": RUN, "site": SHOP, "why": ""}
+    back = {"number": 2, "what": "returned", "run": RUN, "site": SHOP}
+    approved = log([], [])[:1]
+    assert verdict_of([away, *log([ONE], [TWO])], approved).verdict == "cut"
+    assert verdict_of([away, back, *log([ONE], [TWO])], approved).verdict == "differ", "it was there again"
+    assert verdict_of([away, back, away, *log([ONE], [TWO])], approved).verdict == "cut"
+    other_site = {**away, "site": CLINIC}
+    assert verdict_of([other_site, *log([ONE], [TWO])], approved).verdict == "differ"
+
+
 def test_what_the_driver_sent_is_compared_where_it_could_write_it_down() -> None:
     lines = [*log([], []), *log([TO_SHOP], [], who="driver")[1:]]
     assert verdict_of(lines, log([], [TO_SHOP])).verdict == "agree"
