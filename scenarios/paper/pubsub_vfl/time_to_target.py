@@ -101,6 +101,7 @@ TRIED_DEFAULTS = (
     (OURS, 128, 0.003, 0),
     (OURS, 128, 0.003, 5),
     (OURS, 128, 0.006, 0),
+    (OURS, 128, 0.006, 8),
     (OURS, 128, 0.006, 5),
     ("avfl", 256, 0.003, 0),
     ("avfl", 128, 0.006, 0),
@@ -470,6 +471,7 @@ def summarise(given: Study, data: str) -> None:
     tables[f"ratios-by-target-{data}"] = _by_target(given, data)
     tables[f"same-network-{data}"], tables[f"by-defaults-{data}"] = _same_network(given, data)
     tables[f"times-of-tried-{data}"] = _times_of_tried(given, data)
+    tables[f"tried-over-chosen-{data}"] = _tried_over_chosen(given, data)
     effects, local_effects, best_of = (
         tables.setdefault(f"{s}-{data}", {}) for s in ("effects", "local-effects", "best")
     )
@@ -539,6 +541,18 @@ def _times_of_tried(given: Study, data: str) -> dict[str, RunRow]:
                 censored = tuple(found.keys() - metrics.keys())
                 times[f"{link}{name}"] = dataclasses.replace(rows[0], metrics=metrics, censored=censored, curve={})
     return times
+
+
+def _tried_over_chosen(given: Study, data: str) -> dict[str, RunRow]:
+    """Return the ratios of what `defaults-tried` runs on the first link to the setting chosen for the same network."""
+    chosen, link = given.rows(f"confirm-skip-{data}", OURS), link_name(*TRIED_LINKS[0])
+    rows = {name: given.rows(f"defaults-tried-{data}", f"{link}{name}") for name in tried_defaults()}
+    return {
+        f"{target:g}-{name}": ratio_row(tried, chosen, target)
+        for name, tried in rows.items()
+        for target in TARGETS[data]
+        if tried and chosen
+    }
 
 
 def _by_target(given: Study, data: str) -> dict[str, RunRow]:
