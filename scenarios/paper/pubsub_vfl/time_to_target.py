@@ -538,7 +538,7 @@ def _times_of_tried(given: Study, data: str) -> dict[str, RunRow]:
                 found |= {name_of(target): ratio.get("ours"), f"ratio_to_{target:g}": ratio.get("ratio")}
             if found:
                 metrics = {column: value for column, value in found.items() if value is not None}
-                censored = tuple(found.keys() - metrics.keys())
+                censored = tuple(column for column in found if column not in metrics)
                 times[f"{link}{name}"] = dataclasses.replace(rows[0], metrics=metrics, censored=censored, curve={})
     return times
 
