@@ -220,7 +220,7 @@ def test_what_was_tried_for_the_defaults_has_its_median_times_and_ratios_to_the_
     last = ratios[f"{top:g}-{second}"]
     assert last.metrics["ours_censored"] == 2
     # in this order always: a table written again is the same
-    assert last.censored[:4] == ("ratio", "low", "high", "ours")
+    assert last.censored == ("ratio", "high", "ours", "ratio_of_looks")
 
 
 def test_what_was_tried_for_the_defaults_is_run_as_the_defaults_are_on_each_link(scripts):
