@@ -35,7 +35,11 @@ TINY: dict[str, tuple[Tiny, ...]] = {
     "clients_on_ray": (Tiny("--data digits --clients 6 --samples 20 --rounds 3 --repeats 1 --each 2", ray=True),),
     "compute_costs": (Tiny("--repetitions 1 --output made.json"),),
     "local_transport": (Tiny("262144"),),
-    "defaults": (Tiny("--smoke --only /iris"), Tiny("--smoke --only tablepuppet/orders-2000-regression")),
+    "defaults": (
+        Tiny("--smoke --only /iris"),
+        Tiny("--smoke --only pubsub-vfl/iris num_epochs=2 max_in_flight=5"),
+        Tiny("--smoke --only tablepuppet/orders-2000-regression"),
+    ),
     "glasu_against_pyg": (Tiny(f"{SMALL_GRAPH} 0", module="torch_geometric"),),
     "glasu_large": (Tiny("--simulated 2000 8000 4 8 1024"),),
     "glasu_speed": (

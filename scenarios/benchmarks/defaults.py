@@ -1,17 +1,20 @@
 """Every protocol by its defaults, on data that chose none of them, beside what pooled models and own columns give.
 
     python scenarios/benchmarks/defaults.py [--seeds 0,1,2,3,4] [--only pubsub-vfl/linear-500] [--out FOLDER] [--smoke]
+    python scenarios/benchmarks/defaults.py --only pubsub-vfl/clusters batch_size=128 learning_rate=0.006
 
 A row is one run of a protocol with no setting at all. Its test rows are those of the pooled models beside it: logistic
-or ridge regression and gradient boosting on all columns (or all clients' rows), the same network trained in lock-step
-(PubSub-VFL's ``algorithm=vfl``: the centralised steps) or centrally (horizontal: one client that has all rows), and the
-better of the two models on the label party's columns, or the mean over clients of that on their own rows.
-TablePuppet is beside the exact solution over the join: the share of the gap that it closes, and its rounds. MTCD's
-score is the objective's relative gap to the exact minimum of the convex problem (1e-3 is the bar) and the rounds to
-it; GLASU is beside its `centralised` special case; NebulaFL beside FedAvg on the same hardware for the same time.
+or ridge regression and gradient boosting on all columns (or all clients' rows), both trained on the validation rows
+too, the same network trained in lock-step (PubSub-VFL's ``algorithm=vfl``: the centralised steps) or centrally
+(horizontal: one client that has all rows), and the better of the two models on the label party's columns, or the mean
+over clients of that on their own rows. TablePuppet is beside the exact solution over the join: the share of the gap
+that it closes, and its rounds. MTCD's score is the objective's relative gap to the exact minimum of the convex problem
+(1e-3 is the bar) and the rounds to it; GLASU is beside its `centralised` special case; NebulaFL beside FedAvg on the
+same hardware for the same time.
 
 Scores of the others are points: 100 times the AUC (two classes), the accuracy (several) or R2. With ``--out`` each row
-is appended to ``defaults.jsonl`` as soon as it is made, and what is there is not made again.
+is appended to ``defaults.jsonl`` as soon as it is made, and what is there is not made again. With ``key=value`` the
+runs of PubSub-VFL set this, to try other defaults; the one in lock-step leaves out what it has no use for.
 """
 
 from __future__ import annotations
@@ -36,7 +39,9 @@ from threadpoolctl import threadpool_limits
 
 import fedactors
 from fedactors.cli.terminal import guarded
+from fedactors.errors import BadInput
 from fedactors.learning.metrics import Task
+from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
 
 Array = NDArray[Any]
 Table = tuple[Array, Array, Task]
@@ -153,7 +158,7 @@ def table(x: Array, columns: Any, **more: Array) -> pa.Table:
     return pa.table({**{f"x{i}": x[:, i] for i in columns}, **more})
 
 
-def pubsub(name: str, seed: int) -> dict[str, float]:
+def pubsub(name: str, seed: int, settings: Mapping[str, str] = {}) -> dict[str, float]:
     """PubSub-VFL between the label's party, with every other column, and another."""
     maker, rows = MAKERS[name]
     x, y, task = maker(rows, seed)
@@ -161,8 +166,11 @@ def pubsub(name: str, seed: int) -> dict[str, float]:
     columns, others = range(0, x.shape[1], 2), range(1, x.shape[1], 2)
     held = {"shop": table(x, columns, y=y, part=part), "bank": table(x, others)}
     data = fedactors.vertical(held, label=("shop", "y"), task=task, parties={"shop": {"split": "part"}})
-    run = fedactors.simulate("pubsub-vfl", data, seed=seed)
-    central = fedactors.simulate("pubsub-vfl", data, seed=seed, algorithm="vfl", local_baseline=False)
+    shared = {
+        key: value for key, value in settings.items() if "algorithm" not in PubSubVflConfig.only_with.get(key, {})
+    }
+    run = fedactors.simulate("pubsub-vfl", data, seed=seed, **settings)
+    central = fedactors.simulate("pubsub-vfl", data, seed=seed, algorithm="vfl", local_baseline=False, **shared)
     metric = HEADLINE[task]
     return {
         "defaults": 100 * run.metrics[metric],
@@ -409,7 +417,11 @@ def main() -> int:
     parser.add_argument("--only", default="", help="cells whose PROTOCOL/SET holds this text")
     parser.add_argument("--out", type=Path, help="folder of defaults.jsonl")
     parser.add_argument("--smoke", action="store_true", help="one set and one seed of each protocol")
-    given = parser.parse_args()
+    parser.add_argument("settings", nargs="*", metavar="key=value", help="set by the runs of PubSub-VFL")
+    given = parser.parse_intermixed_args()
+    settings = dict(word.partition("=")[::2] for word in given.settings)
+    if settings and given.out is not None:
+        raise BadInput("--out: not allowed with settings: defaults.jsonl holds runs that set nothing")
     file = None if given.out is None else given.out / "defaults.jsonl"
     if given.out is not None:
         given.out.mkdir(parents=True, exist_ok=True)
@@ -418,8 +430,10 @@ def main() -> int:
     for protocol, name, seed in cells(given.only, [int(seed) for seed in given.seeds.split(",")], given.smoke):
         if (protocol, name, seed) in made:
             continue
+        if settings and protocol != "pubsub-vfl":
+            raise BadInput(f"{protocol}: takes no settings: choose the sets of PubSub-VFL by --only pubsub-vfl/")
         begun = time.perf_counter()
-        scores = PROTOCOLS[protocol][0](name, seed)
+        scores = pubsub(name, seed, settings) if settings else PROTOCOLS[protocol][0](name, seed)
         row = {"protocol": protocol, "data": name, "seed": seed, "scores": scores}
         row["seconds"] = round(time.perf_counter() - begun, 1)
         rows.append(row)

@@ -33,7 +33,7 @@ def ratio_row(
     }  # fmt: skip
     metrics = {name: value for name, value in values.items() if math.isfinite(value)}
     counts = {name: found[name] for name in ("n", "ours_censored", "theirs_censored")}
-    censored = tuple(values.keys() - metrics.keys())
+    censored = tuple(name for name in values if name not in metrics)
     return dataclasses.replace(ours[0], metrics={**metrics, **counts}, censored=censored, curve={}, extra={})
 
 

@@ -14,8 +14,9 @@ links, with and without it at the best of three settings (`local-tune`); `cores`
 32 workers a side; `windows` has fewer and more batches in flight; `map` asks over several links which method is best,
 each with the setting that `links` chose for that link as `tune` does, among eight; `tune-skip` and `confirm-skip` are
 `tune` and `confirm` where every method has the network of the defaults; `defaults` runs the three methods of one worker
-a side with nothing set; `summary` makes the tables of paired ratios from the rows of the others, between two looks by
-interpolation. A row is measured again when its method's best setting is another one.
+a side with nothing set, and `defaults-tried` two of them with other batches, rates and windows over three links;
+`summary` makes the tables of paired ratios from the rows of the others, between two looks by interpolation. A row is
+measured again when its method's best setting is another one.
 
 Every run trains for real, in virtual time: costs are the committed fit (`compute_costs.py`), a worker has a core of its
 own, both parties share the capacity of one link, and the models are watched every 5 % of an epoch (`_watch.py`), of a
@@ -74,25 +75,39 @@ PARTS = (
     "tune-skip",
     "confirm-skip",
     "defaults",
+    "defaults-tried",
     "summary",
 )
 TUNING_SEEDS = (100, 101, 102, 103, 104)
 """Of `tune` and `tune-skip`; the first of them of the other parts that choose settings."""
 SEEDS = tuple(range(10))
 FRESH_SEEDS = tuple(range(10, 20))
-"""Of `confirm`, `by-target`, `confirm-skip` and `defaults`: seeds that nothing was changed after."""
+"""Of the parts of `CONFIRMS`: seeds that nothing was changed after."""
 ALL_SEEDS = ("compare", "changes")
 """Parts that are run with all seeds; of the others, `FIVE` have five, and the rest one. ``--paper``: all have all."""
 FIVE = ("local", "windows", "map")
 TRIES = ("tune", "wider", "links", "local-tune", "tune-skip")
 """Parts that have tuning seeds."""
-CONFIRMS = ("confirm", "by-target", "confirm-skip", "defaults")
+CONFIRMS = ("confirm", "by-target", "confirm-skip", "defaults", "defaults-tried")
 """Parts that have fresh seeds."""
 SKIP = {"model": "skip", "num_layers": 2}
 """The network of the defaults: linear, and a small MLP that starts at 0."""
 OF_ONE_WORKER = ("vfl", "avfl", "pubsub-vfl")
 """Methods that differ with one worker a side: with one pair VFL-PS is VFL, and AVFL-PS is AVFL."""
-TO_THE_LAST = ("tune", "wider", "compare", "confirm", "tune-skip", "confirm-skip", "defaults")
+TRIED_LINKS = ((1.0, 0.0005), (1.0, 0.01), (0.1, 0.0005))
+"""Of `defaults-tried`: the link of the comparison, a far one and a narrow one."""
+TRIED_DEFAULTS = (
+    (OURS, 256, 0.003, 0),
+    (OURS, 128, 0.003, 0),
+    (OURS, 128, 0.003, 5),
+    (OURS, 128, 0.006, 0),
+    (OURS, 128, 0.006, 8),
+    (OURS, 128, 0.006, 5),
+    ("avfl", 256, 0.003, 0),
+    ("avfl", 128, 0.006, 0),
+)
+"""Method, rows a batch, rate and batches in flight (0: by the rows); the first is PubSub-VFL by its defaults."""
+TO_THE_LAST = ("tune", "wider", "compare", "confirm", "tune-skip", "confirm-skip", "defaults", "defaults-tried")
 """Parts that go on to the last target."""
 MOST_EPOCHS = 2
 LINKS = ((0.1, 0.0005), (0.1, 0.05), (1.0, 0.0), (1.0, 0.01), (25.0, 0.0005), (25.0, 0.05))
@@ -189,6 +204,16 @@ def _setting(workers: int, steps_at: str, batch_size: int, rate: float) -> dict[
 
 def _workers(count: int) -> dict[str, int]:
     return {"num_active_workers": count, "num_passive_workers": count}
+
+
+def tried_defaults() -> dict[str, dict[str, Any]]:
+    """Return what `defaults-tried` sets beside the defaults, by name."""
+    found: dict[str, dict[str, Any]] = {}
+    for method, batch_size, rate, window in TRIED_DEFAULTS:
+        chosen = {"batch_size": batch_size, "learning_rate": rate, **({"max_in_flight": window} if window else {})}
+        name = f"{method}-{label(chosen)}" + (f"-{window}-in-flight" if window else "")
+        found[name] = {"algorithm": method, "local_baseline": False, **chosen}
+    return found
 
 
 def settings(method: str, chosen: Mapping[str, Any], latency: float) -> dict[str, Any]:
@@ -316,6 +341,20 @@ def points(given: Study, part: str, data: str) -> dict[str, Watched]:
             )
             for method in OF_ONE_WORKER
         }
+    if part == "defaults-tried":
+        return {
+            f"{link_name(*link)}{name}": Watched(
+                data=data,
+                settings=chosen,
+                targets=TARGETS[data],
+                gigabits=link[0],
+                latency=link[1],
+                every=LOOKS.get(data, EVERY),
+                published=False,
+            )
+            for link in TRIED_LINKS
+            for name, chosen in tried_defaults().items()
+        }
     if part == "wider":
         return {
             f"{method}-{label(chosen)}": point(method, chosen)
@@ -431,6 +470,8 @@ def summarise(given: Study, data: str) -> None:
             tables[study][f"{target:g}-best ({best})"] = ratio_row(ours, rows, target)
     tables[f"ratios-by-target-{data}"] = _by_target(given, data)
     tables[f"same-network-{data}"], tables[f"by-defaults-{data}"] = _same_network(given, data)
+    tables[f"times-of-tried-{data}"] = _times_of_tried(given, data)
+    tables[f"tried-over-chosen-{data}"] = _tried_over_chosen(given, data)
     effects, local_effects, best_of = (
         tables.setdefault(f"{s}-{data}", {}) for s in ("effects", "local-effects", "best")
     )
@@ -482,6 +523,36 @@ def _same_network(given: Study, data: str) -> tuple[dict[str, RunRow], dict[str,
             defaults[f"{target:g}-best chosen ({best})"] = ratio_row(plain[OURS], chosen[best], target)
             defaults[f"{target:g}-best by defaults ({best_plain})"] = ratio_row(plain[OURS], plain[best_plain], target)
     return same, defaults
+
+
+def _times_of_tried(given: Study, data: str) -> dict[str, RunRow]:
+    """Return the median seconds to each target of what `defaults-tried` runs, and the paired ratio to the defaults."""
+    names, times = list(tried_defaults()), {}
+    for link in (link_name(*one) for one in TRIED_LINKS):
+        defaults = given.rows(f"defaults-tried-{data}", f"{link}{names[0]}")
+        for name in names if defaults else ():
+            rows = given.rows(f"defaults-tried-{data}", f"{link}{name}")
+            found: dict[str, float | None] = {}
+            for target in TARGETS[data] if rows else ():
+                ratio = ratio_row(rows, defaults, target).metrics
+                found |= {name_of(target): ratio.get("ours"), f"ratio_to_{target:g}": ratio.get("ratio")}
+            if found:
+                metrics = {column: value for column, value in found.items() if value is not None}
+                censored = tuple(column for column in found if column not in metrics)
+                times[f"{link}{name}"] = dataclasses.replace(rows[0], metrics=metrics, censored=censored, curve={})
+    return times
+
+
+def _tried_over_chosen(given: Study, data: str) -> dict[str, RunRow]:
+    """Return the ratios of what `defaults-tried` runs on the first link to the setting chosen for the same network."""
+    chosen, link = given.rows(f"confirm-skip-{data}", OURS), link_name(*TRIED_LINKS[0])
+    rows = {name: given.rows(f"defaults-tried-{data}", f"{link}{name}") for name in tried_defaults()}
+    return {
+        f"{target:g}-{name}": ratio_row(tried, chosen, target)
+        for name, tried in rows.items()
+        for target in TARGETS[data]
+        if tried and chosen
+    }
 
 
 def _by_target(given: Study, data: str) -> dict[str, RunRow]:

@@ -178,3 +178,57 @@ def test_with_the_network_of_the_defaults_the_defaults_stand_beside_what_was_cho
     assert (chosen["model"], chosen["num_layers"], chosen["schedule"]) == ("skip", 2, "constant")
     defaults = study.points(Given(), "defaults", "bank")
     assert defaults["avfl"].settings == {"algorithm": "avfl", "local_baseline": False}
+
+
+def test_what_was_tried_for_the_defaults_has_its_median_times_and_ratios_to_the_defaults_on_each_link(scripts):
+    study, name_of = scripts["time_to_target"], scripts["_watch"].name_of
+    low, high, top = study.TARGETS["bank"]
+    first, second, *_ = study.tried_defaults()
+    near, far, _ = (study.link_name(*link) for link in study.TRIED_LINKS)
+    seconds = {
+        study.OURS: {low: (1.0, 2.0, 4.0), high: (1.0, 1.0, 1.0), top: (1.0, 1.0, 1.0)},
+        f"{near}{second}": {low: (2.0, 6.0, 4.0), high: (1.0, 1.0, 5.0), top: (None, 3.0, None)},
+        f"{far}{first}": {low: (2.0, 2.0, 8.0), high: (3.0, 3.0, 3.0), top: (4.0, 5.0, 6.0)},
+        f"{far}{second}": {low: (1.0, 3.0, 4.0), high: (6.0, 3.0, 6.0), top: (None, None, 3.0)},
+    }
+
+    class Given:
+        def rows(self, table: str, name: str) -> list[RunRow]:
+            assert table == ("confirm-skip-bank" if name == study.OURS else "defaults-tried-bank")
+            found = []
+            for seed in range(3) if name in seconds else ():
+                taken = {target: values[seed] for target, values in seconds[name].items()}
+                reached = {target: value for target, value in taken.items() if value is not None}
+                curve = {"seconds": list(reached.values()), "auc": list(reached)}
+                row = row_of("bank", "auc", [low], **{name_of(target): value for target, value in reached.items()})
+                found.append(dataclasses.replace(row, seed=seed, curve=curve))
+            return found
+
+    times = study._times_of_tried(Given(), "bank")
+    assert list(times) == [f"{far}{first}", f"{far}{second}"]
+    assert set(times[f"{far}{first}"].metrics.values()) == {2.0, 3.0, 5.0, 1.0}
+    row = times[f"{far}{second}"]
+    assert row.metrics[name_of(low)] == 3.0
+    assert row.metrics[f"ratio_to_{low:g}"] == 0.5
+    assert row.metrics[f"ratio_to_{high:g}"] == 2.0
+    # two of three seeds never reach the last target: neither its median nor its ratio is a number
+    assert row.censored == (name_of(top), f"ratio_to_{top:g}")
+
+    ratios = study._tried_over_chosen(Given(), "bank")
+    assert list(ratios) == [f"{target:g}-{second}" for target in (low, high, top)]
+    assert [row.metrics.get("ratio") for row in ratios.values()] == [2.0, 1.0, None]
+    last = ratios[f"{top:g}-{second}"]
+    assert last.metrics["ours_censored"] == 2
+    # in this order always: a table written again is the same
+    assert last.censored == ("ratio", "high", "ours", "ratio_of_looks")
+
+
+def test_what_was_tried_for_the_defaults_is_run_as_the_defaults_are_on_each_link(scripts):
+    study = scripts["time_to_target"]
+    made = study.points(None, "defaults-tried", "bank")
+    assert len(made) == len(study.TRIED_LINKS) * len(study.TRIED_DEFAULTS)
+    assert {(point.gigabits, point.latency) for point in made.values()} == set(study.TRIED_LINKS)
+    allowed = {"algorithm", "local_baseline", "batch_size", "learning_rate", "max_in_flight"}
+    assert all(set(point.settings) <= allowed for point in made.values())
+    near = made["1-gbit-0.5-ms-pubsub-vfl-w01-b0128-lr0.006-5-in-flight"].settings
+    assert (near["batch_size"], near["learning_rate"], near["max_in_flight"]) == (128, 0.006, 5)
