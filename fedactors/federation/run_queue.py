@@ -6,8 +6,8 @@
     asks for its position again and again            it is ready: the first ready run reserves the free site
     stops asking: killed, frozen, busy elsewhere     it keeps its position and is passed over, after `READY_SECONDS`
     is gone for `ABSENT_SECONDS`                     it leaves the queue
-    holds the reservation while others wait          the longest is `policy.reservation_seconds`; then it is last, and
-                                                     its coordinator's runs are passed over for as long
+    does not begin while other coordinators wait     after `policy.reservation_seconds` all runs of its coordinator are
+                                                     behind those of others, and are passed over for as long
 
 A driver reserves its sites in the order of their names, so that no two wait for each other. Here are no clock and no
 I/O: `now` is an argument, in seconds of the monotonic clock, and `site.SiteProcess` does what follows.
@@ -101,7 +101,7 @@ class RunQueue:
             self.reserved = None
 
     def refused(self, now: float) -> None:
-        """Count a driver that did not want to wait as one that waits."""
+        """Count a driver of another coordinator, which did not want to wait, as one that waits."""
         self._refused_at = now
 
     def reserve(self, now: float) -> QueuedRun | None:
@@ -113,20 +113,19 @@ class RunQueue:
         return self.reserved
 
     def release(self, now: float, most_seconds: float) -> bool:
-        """End a reservation whose driver is not ready any more, or keeps others waiting; say whether it ended."""
+        """End a reservation whose driver is not ready any more, or keeps others waiting; say whether it has ended."""
         held = self.reserved
         if held is None:
             return False
         if not held.is_ready(now):
             self.reserved = None
             return True
-        others = (
-            any(one.is_ready(now) for one in self._runs if one is not held) or self._refused_at >= self._reserved_at
+        is_waited_for = self._refused_at >= self._reserved_at or any(
+            one.is_ready(now) for one in self._runs if one.coordinator != held.coordinator
         )
-        if not others or now - self._reserved_at <= most_seconds:
+        if not is_waited_for or now - self._reserved_at <= most_seconds:
             return False
-        self._runs.remove(held)
-        self._runs.append(held)
+        self._runs.sort(key=lambda one: one.coordinator == held.coordinator)  # each keeps its order
         self._passed_over[held.coordinator] = now + most_seconds
         self.reserved = None
         return True
