@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from fedactors.cli.main import main
 from fedactors.errors import FedactorsError, Refused
@@ -25,7 +26,7 @@ from fedactors.federation.handshake import dial
 from fedactors.federation.operations import agree
 from fedactors.federation.run_queue import QUEUED, QueuedRun, RunQueue
 from fedactors.federation.session import Connection, Hello
-from fedactors.federation.site_folder import SITE
+from fedactors.federation.site_folder import SITE, Policy
 from fedactors.runtime.failures import errors_for
 from tests.federation.hostile_sites import Rogue
 from tests.federation.test_runs import SMALL, VERTICAL, last_line, simulated
@@ -128,6 +129,12 @@ def test_who_is_gone_for_long_leaves_the_queue() -> None:
     one.absent_since = 0.0
     assert queue.absent(run_queue.ABSENT_SECONDS) == []
     assert queue.absent(run_queue.ABSENT_SECONDS + 0.1) == [one]
+
+
+@pytest.mark.parametrize("wrong", [{"queued_runs": 0}, {"queue_length": 0}, {"reservation_seconds": 0.0}])
+def test_what_would_let_nobody_wait_is_no_policy(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=next(iter(wrong))):
+        Policy(**wrong)
 
 
 # --- real sites -----------------------------------------------------------------------------------------------------
