@@ -46,6 +46,8 @@ class QueuedRun:
     """None: its driver is connected."""
     is_asking: bool = False
     asked_at: float = -math.inf
+    is_approved: bool = False
+    """By a person, who answers at this site: others that nobody has answered come later."""
     rejection: str | None = None
 
     def is_ready(self, now: float) -> bool:
@@ -107,8 +109,8 @@ class RunQueue:
     def reserve(self, now: float) -> QueuedRun | None:
         """Reserve the free site for the first ready run, and return it; None: there is none."""
         self._passed_over = {who: until for who, until in self._passed_over.items() if until > now}
-        ready = (one for one in self._runs if one.is_ready(now) and one.coordinator not in self._passed_over)
-        self.reserved = next(ready, None)
+        ready = [one for one in self._runs if one.is_ready(now) and one.coordinator not in self._passed_over]
+        self.reserved = min(ready, key=lambda one: not one.is_approved, default=None)
         self._reserved_at = now
         return self.reserved
 

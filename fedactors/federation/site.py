@@ -464,6 +464,7 @@ class SiteProcess:
         if queued is None:
             if run == self._asked:
                 raise Refused(peer, f"asks to wait with {run}, which is under way or waits for its answer")
+            self._check_idle(peer)
             policy = self.folder.policy
             if (why := self._queue.why_full(peer, policy.queued_runs, policy.queue_length)) is not None:
                 raise Refused(peer, f"asks to wait with a further run: {why}: start it when one of them is over")
@@ -506,6 +507,8 @@ class SiteProcess:
         """
         if queued.rejection is not None:
             raise Refused(self.folder.name, queued.rejection)
+        if queued not in self._queue:
+            raise Refused(self.folder.name, "lets the run wait no longer: start it again")
         if queued is self._queue.reserved:
             return 0, "", ""
         if self._asked is not None and self._driving is not None:
@@ -533,6 +536,10 @@ class SiteProcess:
             self._check_name(peer, proposal.data.get(self.folder.name))
             with closed_to_others(self.folder.name):
                 await asyncio.to_thread(keep_proposal, self.folder, proposal)
+        except FileExistsError:
+            self._queue.remove(queued)
+            gone = to_tell("the run was proposed before, and waits no longer: start it again")
+            raise self._cannot_be(peer, gone) from None
         except Exception as error:
             self._queue.remove(queued)
             raise self._cannot_be(peer, error) from None
@@ -573,20 +580,26 @@ class SiteProcess:
             await asyncio.sleep(_LOOK_SECONDS)
 
     def _look_at_queue(self) -> None:
-        now, held = time.monotonic(), self._queue.reserved
+        now, held, policy = time.monotonic(), self._queue.reserved, self.folder.policy
         for queued in self._queue.absent(now):
             self._leave_queue(queued, "the coordinator went away")
         for queued in self._queue:
             if queued.proposal is None or queued.rejection is not None:
                 continue
-            found, stopped = decision(self.folder, queued.proposal), stop_reason(self.folder, queued.run)
+            try:
+                found, stopped = decision(self.folder, queued.proposal), stop_reason(self.folder, queued.run)
+            except BadInput as error:  # a damaged answer keeps no other run waiting
+                queued.rejection = str(error)
+                continue
+            queued.is_approved = policy.approve == "person" and found is not None
             if stopped is not None:
                 queued.rejection = f"{_STOPPED}{f': {stopped}' if stopped else ''}"
                 self._reject(queued, queued.rejection)
             elif found is not None and not found[0]:
                 queued.rejection = f"rejected the run{f': {found[1]}' if found[1] else ''}"
-        if self._queue.release(now, self.folder.policy.reservation_seconds) and held is not None:
-            self._tell("queued", f"run {held.run}: {held.coordinator} did not begin, and the site is free for the next")
+        if self._queue.release(now, policy.reservation_seconds) and held is not None:
+            said = f"run {held.run}: {held.coordinator} did not begin, and the site is free for the next"
+            self._operations.tell_of(held.coordinator, "queued", said)
         if held is not None and self._queue.reserved is None and self._asked == held.run:
             self._driving = None
             self._be_idle()
@@ -727,7 +740,8 @@ class SiteProcess:
                 _check_hosts(queued.hosts, hosts)
         except BaseException as error:
             if queued is not None:
-                self._reject(queued, "it cannot be")
+                is_wrong = isinstance(error, Exception)
+                self._reject(queued, "it cannot be" if is_wrong else "the coordinator went away")
             if not isinstance(error, Exception):
                 raise
             raise self._cannot_be(peer, error) from None

@@ -58,6 +58,13 @@ def test_the_first_run_whose_driver_asks_has_its_turn() -> None:
     assert queue.ahead(second) is None
 
 
+def test_a_run_that_nobody_has_answered_keeps_no_approved_one_waiting() -> None:
+    queue = RunQueue()
+    _, second, third = (waiting(queue, who, who * 2) for who in "abc")
+    second.is_approved = third.is_approved = True
+    assert queue.reserve(0.0) is second
+
+
 @pytest.mark.parametrize("what", ["no proposal", "absent", "rejected"])
 def test_a_run_that_could_not_begin_has_no_turn(what: str) -> None:
     queue = RunQueue()
