@@ -385,7 +385,7 @@ class SiteProcess:
         def is_asking() -> bool:
             if (queued := self._queue.find(driving.peer, driving.name)) is not None:
                 return queued.link is driving and queued.proposal is not None
-            return self._asked == driving.name and (self._is_considering or self.run is not None)
+            return driving is self._driving and (self._is_considering or self.run is not None)
 
         while not driving.is_closed:
             was_asking = is_asking()
@@ -462,8 +462,8 @@ class SiteProcess:
         """Let a run wait behind all others, or its driver come back to its position."""
         queued, now = self._queue.find(peer, run), time.monotonic()
         if queued is None:
-            if run == self._asked:
-                raise Refused(peer, f"asks to wait with {run}, which is under way or waits for its answer")
+            if run == self._asked or any(one.run == run for one in self._queue):
+                raise Refused(peer, f"asks to wait with {run}, which is under way or waits already")
             self._check_idle(peer)
             policy = self.folder.policy
             if (why := self._queue.why_full(peer, policy.queued_runs, policy.queue_length)) is not None:
@@ -625,7 +625,7 @@ class SiteProcess:
             if queued.link is connection:
                 queued.link, queued.absent_since = None, time.monotonic()
             return
-        if connection.name != self._asked:
+        if connection.name != self._asked or connection is not self._driving:
             return  # its run has ended, and the next one may be under way
         waiting, run = self._waiting, self.run
         if run is not None:
@@ -641,10 +641,14 @@ class SiteProcess:
 
     async def _drive(self, peer: str, run: str, in_turn: asyncio.Lock, body: memoryview) -> Any:
         """Do what the driver at the site `peer` asks of this site; what is long to read keeps its turn."""
+
+        def is_driver() -> bool:
+            return run == self._asked and self._driving is not None and self._driving.peer == peer
+
         try:
             async with in_turn:
-                is_of_run = self.run is not None and run == self._asked
-                found = await decoded(body, peer) if is_of_run else value_of(body, peer, most=4 * PROPOSAL_BYTES)
+                is_large = self.run is not None and is_driver()
+                found = await decoded(body, peer) if is_large else value_of(body, peer, most=4 * PROPOSAL_BYTES)
         except Refused as error:
             raise self._note(error) from None
         if type(found) is not tuple or [type(part) for part in found] != [str, tuple]:
@@ -658,7 +662,7 @@ class SiteProcess:
                 self._leave_queue(queued, "the coordinator went away")
             elif verb == "propose" and queued is not self._queue.reserved:
                 raise self._note(Refused(peer, "proposes a run before its turn"))
-        if run != self._asked:
+        if not is_driver():
             if verb == "fail":  # the last word on a run that has ended here
                 return None
             raise self._note(Refused(peer, f"asks for {verb[:40]!r} of a run that is not under way, or is another's"))

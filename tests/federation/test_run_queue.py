@@ -516,6 +516,26 @@ def test_what_waits_is_what_begins(world: World) -> None:
 
 
 @slow
+def test_a_run_is_of_the_coordinator_that_waits_with_it(world: World) -> None:
+    """Another member learns its id, for who waits is told what it waits for: by that id it neither waits nor drives."""
+
+    async def act(waiter: Waiter) -> None:
+        run, me = waiter.rogue.proposal.run, world.folder(SHOP)
+        ends: dict[str, Any] = {"serve": None, "lost": lambda *_: None, "errors": errors_for(SHOP, SHOP)}
+        for is_reserved in (False, True):
+            with contextlib.nullcontext() if is_reserved else busy(world):
+                assert ((await waiter.queue())[0] == 0) is is_reserved
+                for assignment in (QUEUED, ""):
+                    hello = Hello("credit", "driver", run, assignment)
+                    with pytest.raises(Refused, match="is under way or waits"):
+                        await dial(me, me.federation.members[SHOP], hello, replace(LIMITS, away=0.0), **ends)
+            await asyncio.sleep(1)
+        assert (await waiter.ask("position", 7, "", ""))[0] == 0
+
+    with_waiters(world, 1, act)
+
+
+@slow
 @pytest.mark.parametrize("how", ["killed", "frozen"])
 def test_a_driver_that_dies_while_it_waits_keeps_nobody_waiting(
     world: World, monkeypatch: pytest.MonkeyPatch, how: str
