@@ -529,8 +529,7 @@ def test_a_run_is_of_the_coordinator_that_waits_with_it(world: World) -> None:
                     hello = Hello("credit", "driver", run, assignment)
                     with pytest.raises(Refused, match="is under way or waits"):
                         await dial(me, me.federation.members[SHOP], hello, replace(LIMITS, away=0.0), **ends)
-            await asyncio.sleep(1)
-        assert (await waiter.ask("position", 7, "", ""))[0] == 0
+            assert world.processes[SHOP]._queue.find(BANK, run) is not None
 
     with_waiters(world, 1, act)
 
