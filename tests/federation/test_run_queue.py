@@ -263,7 +263,7 @@ def queue_of(world: World, name: str = SHOP) -> list[dict[str, Any]]:
 
 
 def is_free(world: World) -> bool:
-    return not any(one._asked or len(one._queue) for one in world.processes.values())
+    return not any(one._asked or len(one._queue) or queue_of(world, name) for name, one in world.processes.items())
 
 
 @contextlib.contextmanager
