@@ -610,8 +610,12 @@ class SiteProcess:
 
     def _leave_queue(self, queued: QueuedRun, why: str) -> None:
         """Let a run wait no longer, and its proposal not wait for an answer."""
+        was_reserved = queued is self._queue.reserved
         self._queue.remove(queued)
         self._reject(queued, why)
+        if was_reserved:
+            self._driving = None
+            self._be_idle()
 
     def _reject(self, queued: QueuedRun, why: str) -> None:
         if queued.proposal is not None and decision(self.folder, queued.proposal) is None:
