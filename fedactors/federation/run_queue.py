@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 QUEUED = "queue"
 """What a driver that waits says in its handshake."""
 READY_SECONDS = 15.0
+"""A driver that lost one site lets its others go after so long: a reservation lasts for longer, or runs take turns."""
 ABSENT_SECONDS = 30.0
 POLL_SECONDS = 5.0
 """After which a driver is told its position, whether or not that has changed."""

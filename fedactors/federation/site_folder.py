@@ -278,8 +278,8 @@ class Policy:
     """Of one site, that wait for their turn."""
     queue_length: Annotated[int, Field(ge=1)] = 32
     """Runs that wait for their turn in all; the first of each site has room beyond it."""
-    reservation_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 300.0
-    """For how long a run whose turn has come may keep others waiting until it begins."""
+    reservation_seconds: Annotated[float, Field(ge=60, allow_inf_nan=False)] = 300.0
+    """For how long a run whose turn has come may keep others waiting until it begins; see `run_queue.READY_SECONDS`."""
     limits: RunLimits = field(default_factory=RunLimits)
     """What one run may take of the site's machine."""
     budget_per_run: Amount | None = None
