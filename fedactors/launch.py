@@ -928,7 +928,8 @@ def prepare_federated(protocol: Protocol, config: Any, options: RunOptions, seed
     if options.resume is not None:
         parent = RunFolder.open(options.resume)
         number = checkpoint_number(parent.checkpoint_to_resume().driver)
-        return _prepared(folder, protocol, config, continue_run(folder, _run_of(parent), number, "resume"), seed)
+        proposal = continue_run(folder, _run_of(parent), number, "resume")
+        return _prepared(folder, protocol, config, proposal, seed, options.queue_timeout)
     settings = spell_infinities(as_dict(config))
     shared = seed if options.share_seed else None
     code: dict[str, str] = {}
@@ -938,7 +939,7 @@ def prepare_federated(protocol: Protocol, config: Any, options: RunOptions, seed
     signature = read_signature(options.code)
     data = options.data or ""
     proposal = make_proposal(folder, protocol, settings, data, shared, budgets, seed, limits, code, signature)
-    return _prepared(folder, protocol, config, proposal, seed)
+    return _prepared(folder, protocol, config, proposal, seed, options.queue_timeout)
 
 
 def prepare_prediction(
@@ -962,10 +963,12 @@ def prepare_prediction(
 
     folder = _site(options.federation or "")
     proposal = continue_run(folder, _run_of(run), checkpoint_number(driver), "predict", options.data or "")
-    return _prepared(folder, protocol, config, proposal, seed)
+    return _prepared(folder, protocol, config, proposal, seed, options.queue_timeout)
 
 
-def _prepared(folder: SiteFolder, protocol: Protocol, config: Any, proposal: Proposal, seed: int) -> Prepared:
+def _prepared(
+    folder: SiteFolder, protocol: Protocol, config: Any, proposal: Proposal, seed: int, queue_seconds: float | None
+) -> Prepared:
     from fedactors.federation.approval import classes_of
     from fedactors.federation.runtime import FederatedRuntime
     from fedactors.runs.recorder import FolderRecorder
@@ -974,7 +977,7 @@ def _prepared(folder: SiteFolder, protocol: Protocol, config: Any, proposal: Pro
 
     def make(recorder: Recorder | None) -> Runtime:
         assert recorder is None or isinstance(recorder, FolderRecorder)
-        return FederatedRuntime(folder, proposal, classes, seed=seed, recorder=recorder)
+        return FederatedRuntime(folder, proposal, classes, seed=seed, recorder=recorder, queue_seconds=queue_seconds)
 
     load = loader(protocol, is_new=proposal.purpose == "predict")
     assert load is not None

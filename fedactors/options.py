@@ -229,6 +229,13 @@ class RunOptions:
         "federation: resume from the last checkpoint when a lost site is back",
         federation="only",
     )
+    queue_timeout: float | None = _option(
+        None,
+        "federation: wait up to S seconds for sites that are busy with other runs (default: a busy site refuses)",
+        metavar="S",
+        read=_positive,
+        federation="only",
+    )
     code: tuple[str, ...] = _option(
         (),
         "federation: source files of a model, loss or metric of your own (FILE.py or a package's folder, "

@@ -25,7 +25,7 @@ from fedactors.launch import (
     restore_config,
     states_of,
 )
-from fedactors.options import RunOptions
+from fedactors.options import RunOptions, flag_of
 from fedactors.plugins import Protocol, find_protocol
 from fedactors.privacy.accounting import budgets
 from fedactors.runs import schemas
@@ -117,7 +117,10 @@ def predict(folder: RunFolder, to: str, options: RunOptions, label: str | None =
     """
     if "://" not in to:
         apart_from_records(local_path(to, "--output"), "--output")
-    if options.federation is not None:
+    if options.federation is None:
+        for name in options.given(federation="only"):
+            raise BadInput(f"{flag_of(name)}: needs --federation")
+    else:
         check_federated_flags(options)
         if check_ending(to) != Path(to).name:
             said = f"--output: {to!r} is not allowed over a federation"

@@ -166,7 +166,7 @@ def document(title: str, body: Iterable[str], *, refreshes: bool) -> str:
     )
 
 
-_STATES = {"running": "good", "idle": "good", "awaiting_approval": "wait"}
+_STATES = {"running": "good", "idle": "good", "reserved": "good", "awaiting_approval": "wait"}
 
 
 def overview(source: Source, folder: Path) -> str:
@@ -177,7 +177,7 @@ def overview(source: Source, folder: Path) -> str:
         body = ["<h1>The site is down</h1>", f'<p class="card bad">{_text(error)}</p>']
         return document("site is down", body, refreshes=True)
     runs = source.runs()
-    body = [*_head(status, folder), *_pending(runs), *_under_way(status, source)]
+    body = [*_head(status, folder), *_pending(runs), *_under_way(status, source), *_queue(status)]
     body += [*_budgets(source.budgets()), *_runs(runs), *_peers(status)]
     return document(f"{status['site']}: {status['state']}", body, refreshes=True)
 
@@ -228,6 +228,17 @@ def _under_way(status: Mapping[str, Any], source: Source) -> Iterator[str]:
     if run["crossed"] is not None:
         rows = {side: run["crossed"][side]["rows"] for side in ("left", "arrived")}
         yield _crossed_table(rows, source.show(run["run"]))
+
+
+def _queue(status: Mapping[str, Any]) -> Iterator[str]:
+    rows = status.get("queue", ())
+    if not rows or status["state"] == "stopped":
+        return
+    yield "<h2>Queue</h2>"
+    heads = ("position", "run", "coordinator", "protocol", "waits since", "its driver")
+    names = ("coordinator", "protocol", "since", "state")
+    cells = [[_text(row["position"]), _link(str(row["run"])), *(_text(row[name]) for name in names)] for row in rows]
+    yield _table(heads, cells, numbers=(0,))
 
 
 def _crossed_table(rows: Mapping[str, Sequence[Mapping[str, Any]]], proposal: ShownProposal | None) -> str:

@@ -264,7 +264,8 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
         metavar="FILE",
         help="for a run between sites: your site's federation.toml; --data is then SITE=NAME,SITE=NAME",
     )
-    add_flags(predict, "runtime", "address", "placement", "checkpoint_dir", "checkpoint_key", "allow_import")
+    where = ("runtime", "address", "placement", "checkpoint_dir", "checkpoint_key", "allow_import", "queue_timeout")
+    add_flags(predict, *where)
 
     serve = add("serve", "serve predictions for single rows over HTTP")
     serve.add_argument(

@@ -57,6 +57,9 @@ def status(folder: SiteFolder, args: argparse.Namespace) -> int:
         for one in run["waits"]:
             so_far = "" if one["seconds"] is None else f", {one['seconds']:g} s so far"
             say(f"  {one['who']} waits for {one['for']}: {one['what']}{so_far}")
+    for one in found.get("queue", ()):
+        about = f"{one['protocol']} of {one['coordinator']}, waits since {one['since']}, {one['state']}"
+        say(f"  {one['position']}: run {one['run']}: {about}")
     certificate = found["certificate"]
     say(f"certificate: until {certificate['until']} ({certificate['days_left']:.0f} days)")
     signed = "signed by its authority" if found["federation_signed"] else "not signed"
@@ -477,6 +480,11 @@ def _runs(folder: SiteFolder) -> list[dict[str, Any]]:
         for line in lines
         if line["what"] == "ended" and line.get("who") == "site" and {"run", "status"} <= line.keys()
     }
+    queue = {row["run"]: row for row in _queue(folder)}
+
+    def turn(run: str) -> dict[str, Any]:
+        return {"position": queue.get(run, {}).get("position"), "waits_since": queue.get(run, {}).get("since")}
+
     return [
         {
             "run": run,
@@ -485,6 +493,7 @@ def _runs(folder: SiteFolder) -> list[dict[str, Any]]:
             "purpose": proposal.purpose,
             "data": proposal.data.get(folder.name),
             "status": _status(folder, proposal, ended),
+            **turn(run),
         }
         for run, proposal in kept_proposals(folder).items()
         if run not in unread
@@ -496,9 +505,21 @@ def _runs(folder: SiteFolder) -> list[dict[str, Any]]:
             "purpose": None,
             "data": None,
             "status": f"{UNREADABLE}; settled: {settled[run]}" if run in settled else UNREADABLE,
+            **turn(run),
         }
         for run, known in unread.items()
     ]
+
+
+def _queue(folder: SiteFolder) -> list[dict[str, Any]]:
+    """Return the runs that wait for their turn; none where no process runs."""
+    from fedactors.federation.operations import read_status
+
+    try:
+        found = read_status(folder)
+    except BadInput:  # none ever ran
+        return []
+    return found.get("queue", []) if found["state"] != "stopped" else []
 
 
 def _list(folder: SiteFolder, args: argparse.Namespace) -> int:
@@ -511,7 +532,7 @@ def _list(folder: SiteFolder, args: argparse.Namespace) -> int:
     if not found:
         say("nothing is proposed" if args.action == "pending" else "no runs")
         return 0
-    rows = [[str(value or "-") for value in entry.values()] for entry in found]
+    rows = [["-" if value in (None, "") else str(value) for value in entry.values()] for entry in found]
     # another site may have written why a run ended: on a terminal it begins no line
     print_table(list(found[0]), rows, wrap=sys.stdout.isatty())
     return 0

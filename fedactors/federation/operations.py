@@ -100,6 +100,7 @@ class Operations:
         self._lines: defaultdict[str, LineLimit] = defaultdict(LineLimit)
         """By site: whose links may break again and again."""
         self._lock: int | None = None
+        self._queue: list[dict[str, Any]] = []
         self._config_errors: str | None = None
         self._certificate = ""
         self._version = 0
@@ -151,8 +152,14 @@ class Operations:
         """Count a line of what a site makes happen, if one may be written."""
         return self._lines[peer].take()
 
+    def waiting(self, queue: list[dict[str, Any]]) -> None:
+        """Remember which runs wait for their turn; see `run_queue.RunQueue.rows`."""
+        if queue != self._queue:
+            self._queue = queue
+            self._write()
+
     def does(self, state: str, **about: str) -> None:
-        """Remember what the site does from now on: idle, asked, running."""
+        """Remember what the site does from now on: idle, reserved, awaiting_approval, running."""
         if (state, about) != (self._state, self._about):
             self._state, self._about, self._since = state, about, time.time()
             self._write()
@@ -213,9 +220,13 @@ class Operations:
             }
             found = {**self._about, "stage": run.life.name.lower(), "crossed": crossed, "waits": run.waits()}
         elif self._about:
-            answer = {"who": self._about["coordinator"], "for": folder.name, "what": "its answer to the proposal"}
-            waits = [{**answer, "replies": None, "seconds": round(time.time() - self._since, 1)}]
-            found = {**self._about, "stage": "proposed", "crossed": None, "waits": waits}
+            is_reserved = self._state == "reserved"
+            driver, me = self._about["coordinator"], folder.name
+            pair = {"who": me, "for": driver} if is_reserved else {"who": driver, "for": me}
+            what = "its driver, until its other sites are free" if is_reserved else "its answer to the proposal"
+            waits = [{**pair, "what": what, "replies": None, "seconds": round(time.time() - self._since, 1)}]
+            stage = "reserved" if is_reserved else "proposed"
+            found = {**self._about, "stage": stage, "crossed": None, "waits": waits}
         return {
             "site": folder.name,
             "federation": federation.name,
@@ -226,6 +237,7 @@ class Operations:
             "state": self._state if self._lock is not None else "stopped",
             "since": as_time(self._since),
             "run": found,
+            "queue": [{**row, "since": as_time(row["since"])} for row in self._queue],
             "peers": {
                 name: {
                     "sent_bytes": self._traffic[name].sent if name in self._traffic else 0,
@@ -281,6 +293,15 @@ def read_status(folder: SiteFolder) -> dict[str, Any]:
     return found
 
 
+def last_queue(folder: SiteFolder) -> list[dict[str, Any]]:
+    """Return which runs waited when the site's process last wrote of itself, and since when."""
+    try:
+        rows = json.loads((folder.path / STATUS).read_text())["queue"]
+        return [{"run": str(row["run"]), "since": datetime.fromisoformat(row["since"]).timestamp()} for row in rows]
+    except (OSError, ValueError, LookupError, TypeError):  # of an older version, or none ever ran
+        return []
+
+
 def _lock(folder: Path) -> int | None:
     """Take the lock of a site's processes; None: one has it."""
     handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -320,10 +341,12 @@ class _Collector:
         yield family(GaugeMetricFamily, "info", "The process of a site", ({"version": status["version"]}, 1.0))
         yield family(GaugeMetricFamily, "started_seconds", "When it began", ({}, stamp(status["started"])))
         yield family(GaugeMetricFamily, "written_seconds", "When this was written", ({}, stamp(status["written"])))
-        stages = ("stopped", "idle", "awaiting_approval", "running")
+        stages = ("stopped", "idle", "reserved", "awaiting_approval", "running")
         state = [({"state": stage}, float(stage == status["state"])) for stage in stages]
         yield family(GaugeMetricFamily, "state", "What it does: 1 for one of these", *state)
         version: tuple[dict[str, str], float] = ({}, float(status["federation_version"]))
+        queued: tuple[dict[str, str], float] = ({}, float(len(status["queue"])))
+        yield family(GaugeMetricFamily, "queued_runs", "Runs that wait for their turn", queued)
         yield family(GaugeMetricFamily, "federation_version", "Version of the federation's file", version)
         since = ({"protocol": run.get("protocol", "")}, stamp(status["since"]))
         yield family(GaugeMetricFamily, "since_seconds", "Since when it does what it does", since)

@@ -3,6 +3,7 @@
     run.py ──spawn, call──▶ FederatedRuntime ──TLS──▶ site of each organisation ◀──TLS──▶ the others
 
     who waits               for what
+    driver, if it may       each site to be free for it, in the order of their names (`_await_turns`)
     driver, before `start`  every site to approve the proposal
     `start`, `checkpoint`   all sites, step by step (`SiteRun.control`); checkpoints are written while the run goes on
     a call                  the reply of the actor's site
@@ -32,6 +33,7 @@ from fedactors.federation.approval import Proposal, as_tree
 from fedactors.federation.handshake import dial
 from fedactors.federation.hosting import ActorAddress, Gate, make_book
 from fedactors.federation.operations import log_end
+from fedactors.federation.run_queue import QUEUED
 from fedactors.federation.session import REFUSED, TURNED_AWAY, Connection, Hello, Limits, LineLimit, value_of
 from fedactors.federation.site_code import files_to_send
 from fedactors.federation.site_folder import SiteFolder
@@ -43,7 +45,7 @@ from fedactors.runtime import snapshots
 from fedactors.runtime.compute import WallClock
 from fedactors.runtime.failures import UnawaitedCall, error_for_sites, errors_for, first_error
 from fedactors.runtime.interface import Runtime, Snapshot
-from fedactors.validation import first_line
+from fedactors.validation import first_line, one_line
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -53,6 +55,7 @@ _TOTAL = [str, str, str, str, int, int]
 _MOST_COUNTED = 2**53
 """Messages, bytes or seconds that a site tells of a run: what is less than 0 would take off what others count."""
 _DIGEST_BYTES = 32
+_POSITION_BYTES = 4096
 _LAST_SECONDS = 1.0
 
 
@@ -67,6 +70,7 @@ class FederatedRuntime(Runtime):
         start_seconds: within which each barrier of the start must be passed.
         seed: of the driver.
         recorder: of the coordinator's run folder.
+        queue_seconds: for which the run waits for sites that are busy; None: it ends.
     """
 
     clock: WallClock
@@ -82,8 +86,12 @@ class FederatedRuntime(Runtime):
         start_seconds: float = 600.0,
         seed: int = 0,
         recorder: FolderRecorder | None = None,
+        queue_seconds: float | None = None,
     ) -> None:
         super().__init__(seed=seed, recorder=recorder)
+        self._queue_seconds = queue_seconds
+        self._turns: dict[str, int] | None = None
+        """By site: the position of the run in its queue, 0 once it is reserved; None while the run waits for none."""
         self.network = Network()
         self.ledger = Ledger()
         self.clock = WallClock(time.time())
@@ -501,15 +509,12 @@ class FederatedRuntime(Runtime):
     async def _propose(self) -> None:
         """Connect to all sites of the run and wait until each has approved it."""
         proposal, federation = self._proposal, self._folder.federation
-        may_begin_without = proposal.purpose == "resume" and proposal.config.get("min_sites") is not None
-        for site in dict.fromkeys((*proposal.data, *federation.hosts.values(), self._folder.name)):
-            try:
-                self._sites[site] = await self._dial(site)
-            except PartyLost as error:
-                if not may_begin_without or site == self._folder.name:
-                    raise
-                self._away[site] = error.message
-                _log.warning("%s is away, and the run goes on without it: %s", site, error.message)
+        sites = list(dict.fromkeys((*proposal.data, *federation.hosts.values(), self._folder.name)))
+        if self._queue_seconds is not None:
+            await self._await_turns(sites, self._queue_seconds)
+        else:
+            for site in sites:
+                await self._reach(site)
         waiting = dict.fromkeys(self._sites)
 
         files = files_to_send(self._folder, proposal)
@@ -526,8 +531,84 @@ class FederatedRuntime(Runtime):
         tell()
         await asyncio.gather(*map(ask, self._sites))
 
-    async def _dial(self, site: str) -> Connection:
-        hello = Hello(self._folder.federation.name, DRIVER, self._proposal.run, "")
+    async def _reach(self, site: str, assignment: str = "") -> None:
+        """Connect to a site, or go on without it where the run may begin so."""
+        try:
+            self._sites[site] = await self._dial(site, assignment)
+        except PartyLost as error:
+            may_begin_without = (
+                self._proposal.purpose == "resume" and self._proposal.config.get("min_sites") is not None
+            )
+            if not may_begin_without or site == self._folder.name:
+                raise
+            self._away[site] = error.message
+            _log.warning("%s is away, and the run goes on without it: %s", site, error.message)
+
+    async def _await_turns(self, sites: Iterable[str], seconds: float) -> None:
+        """Wait until all sites are reserved for this run.
+
+        A site is asked for only while all before it, by name, are reserved: no two runs wait for each other. Who is
+        not asked for its position keeps it for this run, and takes the next one meanwhile.
+
+        Raises:
+            CallTimeout: they were not within so many seconds.
+            PartyLost: a site does not answer that never did.
+            Refused: a site takes no run that waits, or its person rejected this one.
+        """
+        self._turns = turns = dict[str, int]()
+        order, tree, told = sorted(sites), as_tree(self._proposal), ""
+        heard, asking = dict[str, tuple[Any, ...]](), dict[str, asyncio.Task[None]]()
+
+        async def ask(site: str) -> None:
+            words: tuple[Any, ...] = ("position", heard.get(site, ()))
+            if (link := self._sites.get(site)) is None:
+                if site in heard:  # it was started again, or the link broke
+                    await asyncio.sleep(_SOON)
+                try:
+                    await self._reach(site, QUEUED)
+                except PartyLost:
+                    if site not in heard:
+                        raise
+                    await asyncio.sleep(_LATER)
+                    return
+                if (link := self._sites.get(site)) is None:
+                    return  # the run may begin without it
+                words = (QUEUED, (tree,))
+            try:
+                heard[site] = _position_in(site, await link.ask(words, "its turn", most=_POSITION_BYTES))
+                turns[site] = heard[site][0]
+            except PartyLost:
+                if self._sites.get(site) is link:
+                    raise
+
+        def next_site() -> str | None:
+            return next((one for one in order if turns.get(one) != 0 and one not in self._away), None)
+
+        try:
+            async with asyncio.timeout(seconds):
+                while (site := next_site()) is not None:
+                    if (said := _turn_at(site, heard.get(site))) != told:
+                        told = said
+                        self.tell(told)
+                    for one in order[: order.index(site) + 1]:
+                        if one not in asking and one not in self._away:
+                            asking[one] = asyncio.create_task(ask(one))
+                    await asyncio.wait(asking.values(), return_when=asyncio.FIRST_COMPLETED)
+                    for one in [one for one, task in asking.items() if task.done()]:
+                        asking.pop(one).result()
+        except TimeoutError:
+            site = next_site() or order[0]
+            more = "give a larger --queue-timeout"
+            raise CallTimeout(site, f"had no turn for the run within {seconds:g} s ({told}): {more}") from None
+        finally:
+            for task in asking.values():
+                task.cancel()
+            await asyncio.gather(*asking.values(), return_exceptions=True)
+        self._turns = None
+        self._sites = {site: self._sites[site] for site in sites if site in self._sites}
+
+    async def _dial(self, site: str, assignment: str = "") -> Connection:
+        hello = Hello(self._folder.federation.name, DRIVER, self._proposal.run, assignment)
         ends: dict[str, Any] = {"serve": None, "lost": self._lost, "errors": errors_for(self._folder.name, site)}
         ends["tell"] = lambda _, text: self.tell(text)
         # the own site says who was lost; any other one speaks for its own actors only
@@ -536,6 +617,11 @@ class FederatedRuntime(Runtime):
 
     def _lost(self, connection: Connection, why: str) -> None:
         peer = connection.peer
+        if self._turns is not None:  # it is dialled again
+            if self._sites.get(peer) is connection:
+                del self._sites[peer]
+                self._turns.pop(peer, None)
+            return
         if self._is_closing or (self._is_kept and self._sites.get(peer) is not connection):
             return
         for begins, who in ((REFUSED, peer), (TURNED_AWAY, self._folder.name)):
@@ -583,6 +669,26 @@ def _digests(site: str, found: Any, gate: Gate) -> dict[str, bytes]:
         if set(made) == local:
             return made
     raise Refused(site, "does not say what it wrote in a checkpoint")
+
+
+def _position_in(site: str, found: Any) -> tuple[int, str, str]:
+    """Return what a site says of a run's position in its queue, and of the run before it.
+
+    Raises:
+        Refused: it says something else.
+    """
+    match found:
+        case (int(position), str(run), str(coordinator)) if 0 <= position < _MOST_COUNTED:
+            return position, run, coordinator
+    raise Refused(site, "does not say which position a run has in its queue")
+
+
+def _turn_at(site: str, found: tuple[Any, ...] | None) -> str:
+    if found is None:
+        return f"asks {site} for its turn"
+    position, run, coordinator = found
+    before = f", behind run {one_line(run, 40)} of {one_line(coordinator, 80)}" if run else ""
+    return f"waits for {site}: position {position} in its queue{before}"
 
 
 def _drained(site: str, found: Any, is_at: Callable[[str, str], bool]) -> tuple[Any, ...]:

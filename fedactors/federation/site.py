@@ -6,7 +6,7 @@ sites  ──calls, payloads, checks──────────────�
 who waits     for what                                      no longer than
 a driver      its proposal to be answered                   `approval_seconds`
 a run         its driver to ask for its first step          `approval_seconds`
-others        one run at a time: they are refused
+others        one run at a time: their turn, in `RunQueue`, if they say that they wait; else they are refused
 
 It is one file because who may connect, propose and begin is decided together.
 """
@@ -63,8 +63,10 @@ from fedactors.federation.operations import (
     answer_checks,
     fetch_federation,
     installed,
+    last_queue,
 )
 from fedactors.federation.relay import Called, federation_at_relay, listen_for_websockets
+from fedactors.federation.run_queue import POLL_SECONDS, QUEUED, QueuedRun, RunQueue
 from fedactors.federation.session import (
     AT_ONCE,
     MOST,
@@ -161,6 +163,7 @@ class SiteProcess:
         """Site of the driver that is connected and has proposed nothing, and since when."""
         self._idled: defaultdict[str, deque[tuple[float, float]]] = defaultdict(deque)
         """By site: when its drivers stopped to be so, within the last hour, and for how many seconds, by the minute."""
+        self._queue = RunQueue()
         self._measured = 0.0
         """When it was last looked at what the run takes of the machine."""
 
@@ -173,9 +176,11 @@ class SiteProcess:
         folder = self.folder
         installed()  # what is loaded now, or later from the same files, is what proposals are compared with
         _ = folder.server_tls
-        connections = MOST + len(folder.federation.members) * (MOST_OF_MEMBER + _MOST_LINKS)
+        links = MOST_OF_MEMBER + _MOST_LINKS + folder.policy.queued_runs
+        connections = MOST + len(folder.federation.members) * links
         # a WebSocket has two ends of a pair of sockets beside its own
         allow_files(connections * (3 if folder.carrier == "websocket" else 1) + OTHER_FILES)
+        queue = last_queue(folder)
         self._operations.begin()
         self._usage.submit(int)
         if folder.relay is None:
@@ -194,6 +199,7 @@ class SiteProcess:
                 self._operations.end()
                 raise BadInput(f"listen: {host}:{port} cannot be listened at: {error.strerror or error}") from None
         folder.audit.add("started", site=folder.name, listen=folder.where)
+        self._restore_queue(queue)
         self._reject_unanswered()
         self._tell_of_lost_lines()
         found = await asyncio.to_thread(lambda: list(open_to_others(folder.path)))
@@ -205,6 +211,7 @@ class SiteProcess:
         does = "listens at" if folder.relay is None else "is called through"
         self._tell("listens", f"{folder.name}: {does} {folder.where}, in the federation {folder.federation.name}")
         self._last(self._look)
+        self._last(self._keep_queue)
         self._last(self._keep_up)
         if folder.relay is not None:
             called = Called(folder, self.limits, self._accept, partial(self._operations.tell_of, _RELAY))
@@ -218,7 +225,10 @@ class SiteProcess:
 
     def _reject_unanswered(self) -> None:
         """Reject what was proposed to the process of before: nobody waits for these answers any more."""
+        waiting = {one.run for one in self._queue}
         for proposal in unanswered_proposals(self.folder):
+            if proposal.run in waiting:
+                continue
             with contextlib.suppress(BadInput):  # somebody has answered, just now
                 decide(self.folder, proposal, approved=False, why="the site was started again")
 
@@ -288,6 +298,10 @@ class SiteProcess:
     def _show(self) -> None:
         """Say what the site does."""
         self._operations.run = self.run
+        if (held := self._queue.reserved) is not None and held.proposal is not None:
+            about = {"run": held.run, "protocol": held.proposal.protocol, "coordinator": held.coordinator}
+            self._operations.does("reserved", **about)
+            return
         if (asked := self._proposed) is None or self._asked is None:
             self._operations.does("idle" if self._asked is None else "awaiting_approval")
             return
@@ -348,14 +362,19 @@ class SiteProcess:
         finally:
             admission.goes(pending)
         if connection is None:
-            if hello and hello[0][1].purpose == DRIVING:
+            if hello and _is_driver(hello[0][1]):
                 self._count_idle()
                 self._asked = None
             return
         peer, said = hello[0]
         self._operations.met(connection)
         if said.purpose == DRIVING:
-            self._driving = connection
+            if _is_driver(said):
+                self._driving = connection
+            elif (queued := self._queue.find(peer, said.run)) is not None:
+                queued.link, queued.absent_since = connection, None
+                if queued is self._queue.reserved:
+                    self._driving = connection
             self._last(partial(self._expect, connection))
         elif said.purpose != CHECKING and self.run is not None:
             self.run.joined(peer, said.purpose, connection)
@@ -364,7 +383,9 @@ class SiteProcess:
         """Let a driver go that proposes nothing, or stays when its proposal was refused: others may want to ask."""
 
         def is_asking() -> bool:
-            return self._asked == driving.name and (self._is_considering or self.run is not None)
+            if (queued := self._queue.find(driving.peer, driving.name)) is not None:
+                return queued.link is driving and queued.proposal is not None
+            return driving is self._driving and (self._is_considering or self.run is not None)
 
         while not driving.is_closed:
             was_asking = is_asking()
@@ -388,22 +409,22 @@ class SiteProcess:
                 self.folder.policy.check_coordinator(self.folder.name, peer)
             except BadInput as error:
                 raise Refused(peer, f"comes as a driver: {error.for_others}") from None
+            if not _is_driver(hello):
+                return self._welcome_to_queue(peer, hello.run)
             if (before := self._driving) is not None and before.peer == peer and not before.stream.is_carried:
                 before.give_up("its driver came back without the run")
             if self._asked is not None:
-                raise Refused(peer, f"asks for a run while {self._asked} is under way or waits: one at a time")
+                if self._queue.reserved is not None and self._queue.reserved.coordinator != peer:
+                    self._queue.refused(time.monotonic())
+                raise Refused(
+                    peer,
+                    f"asks for a run while {self._asked} is under way or waits: one at a time; --queue-timeout SECONDS "
+                    "lets a run wait for its turn",
+                )
             self._check_idle(peer)
             self._asked, self._why = hello.run, ""
             self._idle_driver = peer, time.monotonic()
-            serve, lost = partial(self._drive, peer, hello.run, asyncio.Lock()), self._driver_gone
-            driving: dict[str, Any] = {"serve": serve, "lost": lost, "errors": errors_for(self.folder.name, peer)}
-            driving["limits"] = replace(self.limits, message=PROPOSAL_BYTES)
-            return {
-                **driving,
-                "name": hello.run,
-                "traffic": self._operations.traffic(peer),
-                "tell": partial(self._operations.tell_of, peer),
-            }
+            return self._ends_of_driver(peer, hello.run)
         if hello.purpose == CHECKING:
             # no run's: what goes wrong with it is the asker's to see
             errors = errors_for(self.folder.name, peer)
@@ -424,10 +445,191 @@ class SiteProcess:
         ends = run.welcome(peer, hello.purpose, hello.assignment)
         return {**ends, "traffic": self._operations.traffic(peer), "tell": partial(self._operations.tell_of, peer)}
 
+    def _ends_of_driver(self, peer: str, run: str) -> dict[str, Any]:
+        return {
+            "serve": partial(self._drive, peer, run, asyncio.Lock()),
+            "lost": self._driver_gone,
+            "errors": errors_for(self.folder.name, peer),
+            "limits": replace(self.limits, message=PROPOSAL_BYTES),
+            "name": run,
+            "traffic": self._operations.traffic(peer),
+            "tell": partial(self._operations.tell_of, peer),
+        }
+
+    # --- runs that wait for their turn ---
+
+    def _welcome_to_queue(self, peer: str, run: str) -> dict[str, Any]:
+        """Let a run wait behind all others, or its driver come back to its position."""
+        queued, now = self._queue.find(peer, run), time.monotonic()
+        if queued is None:
+            if run == self._asked or any(one.run == run for one in self._queue):
+                raise Refused(peer, f"asks to wait with {run}, which is under way or waits already")
+            self._check_idle(peer)
+            policy = self.folder.policy
+            if (why := self._queue.why_full(peer, policy.queued_runs, policy.queue_length)) is not None:
+                raise Refused(peer, f"asks to wait with a further run: {why}: start it when one of them is over")
+            queued = QueuedRun(peer, run, time.time())
+            self._queue.add(queued)
+        old, queued.link, queued.absent_since = queued.link, None, now
+        if old is not None:
+            old.give_up("its driver came back over another connection")
+        return self._ends_of_driver(peer, run)
+
+    async def _wait(self, peer: str, queued: QueuedRun, verb: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Take the proposal of a run that waits, or tell its driver its position once that has changed."""
+        if queued.is_asking:
+            raise self._note(Refused(peer, "asks for its position before it was told"))
+        queued.is_asking = True
+        try:
+            if verb == QUEUED:
+                await self._take_queued(peer, queued, args)
+                with contextlib.suppress(OSError, BadInput):
+                    self._look_at_queue()
+                return self._position(queued)
+            if queued.proposal is None:
+                raise self._note(Refused(peer, "asks for its position before it has proposed a run"))
+            end = time.monotonic() + POLL_SECONDS
+            while (found := self._position(queued)) == args and time.monotonic() < end:
+                await asyncio.sleep(_LOOK_SECONDS)
+                if queued not in self._queue:  # it begins
+                    return args
+            return found
+        finally:
+            queued.is_asking, queued.asked_at = False, time.monotonic()
+            if queued.rejection is not None:  # of which its driver is told now
+                self._queue.remove(queued)
+
+    def _position(self, queued: QueuedRun) -> tuple[int, str, str]:
+        """Return the position of a run, and which run, of whom, it waits for.
+
+        Raises:
+            Refused: it waits no longer.
+        """
+        if queued.rejection is not None:
+            raise Refused(self.folder.name, queued.rejection)
+        if queued not in self._queue:
+            raise Refused(self.folder.name, "lets the run wait no longer: start it again")
+        if queued is self._queue.reserved:
+            return 0, "", ""
+        if self._asked is not None and self._driving is not None:
+            return self._queue.position(queued), self._asked, self._driving.peer
+        before = self._queue.ahead(queued)
+        return self._queue.position(queued), *(("", "") if before is None else (before.run, before.coordinator))
+
+    async def _take_queued(self, peer: str, queued: QueuedRun, args: tuple[Any, ...]) -> None:
+        """Keep the proposal of a run that waits: a person may answer it, and it is checked when its turn comes.
+
+        Raises:
+            Refused: it is none, or another one than before.
+        """
+        try:
+            proposal = read_proposal(args[0] if args else None)
+            if (proposal.coordinator, proposal.run) != (peer, queued.run):
+                raise BadInput(
+                    f"proposal: {proposal.coordinator[:60]!r} is not allowed as its coordinator: {peer} asks"
+                )
+            if queued.proposal is not None:  # its driver has come back
+                self._check_same(queued, proposal)
+                return
+            self._look_anew()
+            self._count_proposal(peer)
+            self._check_name(peer, proposal.data.get(self.folder.name))
+            with closed_to_others(self.folder.name):
+                await asyncio.to_thread(keep_proposal, self.folder, proposal)
+        except FileExistsError:
+            self._queue.remove(queued)
+            gone = to_tell("the run was proposed before, and waits no longer: start it again")
+            raise self._cannot_be(peer, gone) from None
+        except Exception as error:
+            self._queue.remove(queued)
+            raise self._cannot_be(peer, error) from None
+        queued.proposal, queued.hosts = proposal, dict(self.folder.federation.hosts)
+        facts = {"run": queued.run, "coordinator": peer, "protocol": proposal.protocol, "proposal": proposal.digest}
+        self.folder.audit.add("proposed", **facts, hosts=queued.hosts)
+        said = f"run {queued.run}: {peer} proposes {proposal.protocol}, and waits for its turn"
+        self._tell("queued", f"{said}; fedactors site show {queued.run}, then answer, now or then")
+        before, goes_on = self._driving, proposal.purpose == "resume" and proposal.earlier == self._asked
+        if goes_on and before is not None and before.peer == peer and not before.stream.is_carried:
+            before.give_up("its driver came back without the run")
+
+    def _check_same(self, queued: QueuedRun, proposal: Proposal) -> None:
+        assert queued.proposal is not None
+        if proposal.digest != queued.proposal.digest:
+            raise to_tell(f"{self.folder.name}: run {queued.run} is another one than it was when it began to wait")
+
+    def _restore_queue(self, rows: list[dict[str, Any]]) -> None:
+        """Let the runs that waited for the process of before keep their positions until their drivers are back."""
+        with contextlib.suppress(BadInput):  # a broken line is told where the log is read to be used
+            lines = self.folder.log() if rows else []
+            begun = {line.get("run") for line in lines if line["what"] in ("opened", "ended", "stopped", "rejected")}
+            for row in rows:
+                proposal = kept_proposal(self.folder, row["run"])
+                if proposal is None or row["run"] in begun:
+                    continue
+                said = [one for one in lines if one["what"] == "proposed" and one.get("run") == row["run"]]
+                hosts = said[-1].get("hosts", {}) if said else {}
+                queued = QueuedRun(proposal.coordinator, proposal.run, row["since"], proposal, hosts)
+                queued.absent_since = time.monotonic()
+                self._queue.add(queued)
+
+    async def _keep_queue(self) -> None:
+        """Reserve the site for who is next, and let those go that wait no longer."""
+        while True:
+            with contextlib.suppress(OSError, BadInput):  # a full disk; the next look may find room
+                self._look_at_queue()
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def _look_at_queue(self) -> None:
+        now, held, policy = time.monotonic(), self._queue.reserved, self.folder.policy
+        for queued in self._queue.absent(now):
+            self._leave_queue(queued, "the coordinator went away")
+        for queued in self._queue:
+            if queued.proposal is None or queued.rejection is not None:
+                continue
+            try:
+                found, stopped = decision(self.folder, queued.proposal), stop_reason(self.folder, queued.run)
+            except BadInput as error:  # a damaged answer keeps no other run waiting
+                queued.rejection = str(error)
+                continue
+            queued.is_approved = policy.approve == "person" and found is not None
+            if stopped is not None:
+                queued.rejection = f"{_STOPPED}{f': {stopped}' if stopped else ''}"
+                self._reject(queued, queued.rejection)
+            elif found is not None and not found[0]:
+                queued.rejection = f"rejected the run{f': {found[1]}' if found[1] else ''}"
+        if self._queue.release(now, policy.reservation_seconds) and held is not None:
+            said = f"run {held.run}: {held.coordinator} did not begin, and the site is free for the next"
+            self._operations.tell_of(held.coordinator, "queued", said)
+        if held is not None and self._queue.reserved is None and self._asked == held.run:
+            self._driving = None
+            self._be_idle()
+        if self._asked is None and (turn := self._queue.reserve(now)) is not None:
+            self._asked, self._driving, self._why = turn.run, turn.link, ""
+            self._show()
+        self._operations.waiting(self._queue.rows(now))
+
+    def _leave_queue(self, queued: QueuedRun, why: str) -> None:
+        """Let a run wait no longer, and its proposal not wait for an answer."""
+        was_reserved = queued is self._queue.reserved
+        self._queue.remove(queued)
+        self._reject(queued, why)
+        if was_reserved:
+            self._driving = None
+            self._be_idle()
+
+    def _reject(self, queued: QueuedRun, why: str) -> None:
+        if queued.proposal is not None and decision(self.folder, queued.proposal) is None:
+            with contextlib.suppress(BadInput):  # somebody has answered, just now
+                decide(self.folder, queued.proposal, approved=False, why=why)
+
     def _driver_gone(self, connection: Connection, why: str) -> None:
         if why.startswith(REFUSED):
             self._refused_again(connection.peer, why.removeprefix(REFUSED))
-        if connection.name != self._asked:
+        if (queued := self._queue.find(connection.peer, connection.name)) is not None:
+            if queued.link is connection:
+                queued.link, queued.absent_since = None, time.monotonic()
+            return
+        if connection.name != self._asked or connection is not self._driving:
             return  # its run has ended, and the next one may be under way
         waiting, run = self._waiting, self.run
         if run is not None:
@@ -443,15 +645,28 @@ class SiteProcess:
 
     async def _drive(self, peer: str, run: str, in_turn: asyncio.Lock, body: memoryview) -> Any:
         """Do what the driver at the site `peer` asks of this site; what is long to read keeps its turn."""
+
+        def is_driver() -> bool:
+            return run == self._asked and self._driving is not None and self._driving.peer == peer
+
         try:
             async with in_turn:
-                found = await decoded(body, peer) if self.run else value_of(body, peer, most=4 * PROPOSAL_BYTES)
+                is_large = self.run is not None and is_driver()
+                found = await decoded(body, peer) if is_large else value_of(body, peer, most=4 * PROPOSAL_BYTES)
         except Refused as error:
             raise self._note(error) from None
         if type(found) is not tuple or [type(part) for part in found] != [str, tuple]:
             raise self._note(Refused(peer, "sends what is no request"))
         verb, args = found
-        if run != self._asked:
+        queued = self._queue.find(peer, run)
+        if queued is not None:
+            if verb in (QUEUED, "position"):
+                return await self._wait(peer, queued, verb, args)
+            if verb == "fail":
+                self._leave_queue(queued, "the coordinator went away")
+            elif verb == "propose" and queued is not self._queue.reserved:
+                raise self._note(Refused(peer, "proposes a run before its turn"))
+        if not is_driver():
             if verb == "fail":  # the last word on a run that has ended here
                 return None
             raise self._note(Refused(peer, f"asks for {verb[:40]!r} of a run that is not under way, or is another's"))
@@ -459,12 +674,14 @@ class SiteProcess:
             self._why = one_line(args[0], _LONGEST_WHY)
             return None
         if verb == "propose":
+            if queued is not None:
+                self._queue.remove(queued)
             if self._is_considering:
                 raise self._note(Refused(peer, "proposes a second time"))
             self._is_considering = True
             self._count_idle()
             try:
-                await self._consider(peer, run, args)
+                await self._consider(peer, run, args, queued)
             except Refused:  # which is on record
                 raise
             except Exception as error:
@@ -494,8 +711,8 @@ class SiteProcess:
         self._refused_again(error.party, error.message)
         return error
 
-    async def _consider(self, peer: str, run: str, args: tuple[Any, ...]) -> None:
-        """Check a proposal and wait for this site's answer.
+    async def _consider(self, peer: str, run: str, args: tuple[Any, ...], queued: QueuedRun | None) -> None:
+        """Check a proposal and wait for this site's answer, which may have come while the run was `queued`.
 
         Raises:
             Refused: it cannot be, or the answer is no.
@@ -504,13 +721,16 @@ class SiteProcess:
             raise self._note(Refused(peer, "proposes a second time"))
         self._look_anew()
         try:
-            self._count_proposal(peer)
+            if queued is None:
+                self._count_proposal(peer)
             self._count_seconds(peer)
             proposal = read_proposal(args[0] if args else None)
             if (proposal.coordinator, proposal.run) != (peer, run):
                 raise BadInput(
                     f"proposal: {proposal.coordinator[:60]!r} is not allowed as its coordinator: {peer} asks"
                 )
+            if queued is not None:
+                self._check_same(queued, proposal)
             self._check_name(peer, proposal.data.get(self.folder.name))
             await asyncio.to_thread(_get_ready)
             protocol, config = await self._checked(proposal, may_wait=True)
@@ -518,12 +738,20 @@ class SiteProcess:
                 protocol, config = await self._checked(proposal)  # what its signature had to allow first
             hosts = dict(self.folder.federation.hosts)
             with closed_to_others(self.folder.name):  # it reads the log, however long it is
-                is_return = has_quorum(config) and await asyncio.to_thread(self._is_known, proposal, hosts)
+                is_new = queued is None
+                is_return = is_new and has_quorum(config) and await asyncio.to_thread(self._is_known, proposal, hosts)
                 if is_return and (why := why_not_allowed(self.folder, proposal)):  # nobody is asked again
                     raise to_tell(f"{self.folder.name}: {why}")
-                if not is_return:
+                if is_new and not is_return:
                     await asyncio.to_thread(keep_proposal, self.folder, proposal)
-        except Exception as error:
+            if queued is not None:
+                _check_hosts(queued.hosts, hosts)
+        except BaseException as error:
+            if queued is not None:
+                is_wrong = isinstance(error, Exception)
+                self._reject(queued, "it cannot be" if is_wrong else "the coordinator went away")
+            if not isinstance(error, Exception):
+                raise
             raise self._cannot_be(peer, error) from None
         facts = {"run": run, "coordinator": peer, "protocol": proposal.protocol, "proposal": proposal.digest}
         name = self.folder.name
@@ -531,7 +759,8 @@ class SiteProcess:
             self._proposed = proposal
             await self._begin(proposal, protocol, config, hosts, is_return=True)
             return
-        self.folder.audit.add("proposed", **facts, hosts=hosts)
+        if is_new:
+            self.folder.audit.add("proposed", **facts, hosts=hosts)
         by_policy = self.folder.policy.approve == "policy"
         why_not = await asyncio.to_thread(why_a_person, config, proposal, self.folder) if by_policy else ""
         is_allowed = by_policy and not why_not
@@ -866,6 +1095,11 @@ def within_bounds(seconds: float, work: Callable[..., T], *args: Any, is_unwante
         raise BadInput(f"proposal: {why[0]}") from None
     except MemoryError:
         raise BadInput(f"proposal: {too_large}") from None
+
+
+def _is_driver(said: Hello) -> bool:
+    """Say whether a driver comes that does not wait for its turn."""
+    return said.purpose == DRIVING and said.assignment != QUEUED
 
 
 def _check_hosts(then: Mapping[str, str], now: Mapping[str, str]) -> None:

@@ -25,6 +25,9 @@ In site.toml:
     continuations = 20                        # how often a run may be gone on from, from whichever checkpoint
     return_days = 30                          # a site away from a run with a quorum for longer does not come back to it
     proposals_per_hour = 60                   # of one site
+    queued_runs = 4                           # of one site, that wait for their turn
+    queue_length = 32                         # of all sites; the first of each has room beyond it
+    reservation_seconds = 300                 # a run whose turn has come begins within, or others who wait come first
     budget_per_run = { epsilon = 1.0, delta = 1e-5 }  # what a run may announce to take; left out: all that is left
     changed_data = "refuse"                   # of a run whose data changed after its approval; "warn" (default): log
     [policy.limits]                           # of each run: memory_gib, cpu_hours, hours, disk_gib, gpus
@@ -271,6 +274,12 @@ class Policy:
     """For how many days a site may have been away from a run with a quorum that it comes back to without a question."""
     proposals_per_hour: Annotated[int, Field(ge=1)] = 60
     """Of one site, those that are refused too."""
+    queued_runs: Annotated[int, Field(ge=1, le=1000)] = 4
+    """Of one site, that wait for their turn."""
+    queue_length: Annotated[int, Field(ge=1)] = 32
+    """Runs that wait for their turn in all; the first of each site has room beyond it."""
+    reservation_seconds: Annotated[float, Field(ge=60, allow_inf_nan=False)] = 300.0
+    """For how long a run whose turn has come may keep others waiting until it begins; see `run_queue.READY_SECONDS`."""
     limits: RunLimits = field(default_factory=RunLimits)
     """What one run may take of the site's machine."""
     budget_per_run: Amount | None = None

@@ -283,5 +283,8 @@ _COMMANDS = [
     command(["federation", "demo", "file/in"], "FOLDER", change=write("file", "x")),
     command(["run", "pubsub-vfl", "--quiet", "--federation", "nowhere.toml", "--data", "a=b"], "nowhere.toml"),
     command(["run", "pubsub-vfl", "--quiet", "--federation", "", "--data", "a=b"], "--federation"),
+    command(["run", "pubsub-vfl", "--quiet", "--queue-timeout", "9"], "--queue-timeout: needs --federation"),
+    *(command(["run", "pubsub-vfl", "--quiet", "--federation", "f", "--data", "a=b", "--queue-timeout", text],
+              f"--queue-timeout: '{text}' is not allowed: a number above 0") for text in ("0", "-1", "soon", "inf", "nan")),
 ]  # fmt: skip
 CASES = [*_everywhere(), *_words(), *_run_flags(), *_COMMANDS]

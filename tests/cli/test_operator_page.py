@@ -50,6 +50,7 @@ class Hostile:
         return {
             **dict.fromkeys(("site", "federation", "version", "listen", "started", "written", "state", "since"), EVIL),
             "run": run,
+            "queue": [{"run": RUN, "coordinator": EVIL, "protocol": EVIL, "position": 3, "since": EVIL, "state": EVIL}],
             "peers": {EVIL: peer},
             "federation_version": EVIL,
             "federation_signed": True,
@@ -317,6 +318,12 @@ def test_answers_are_taken_one_after_the_other(server: Server, source: Hostile) 
         one.join(20)
     assert sorted(found) == [303] + [409] * 7
     assert len(source.answers) == 1
+
+
+def test_the_queue_is_shown_with_positions(server: Server) -> None:
+    page = ask(server)[1].partition("<h2>Queue</h2>")[2]
+    row = page.partition("<tbody><tr>")[2].partition("</tr>")[0]
+    assert row.startswith(f'<td class="number">3</td><td><a href="/run/{RUN}">{RUN}</a></td>')
 
 
 def test_bounds_stand_beside_what_crossed(server: Server) -> None:
