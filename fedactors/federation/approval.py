@@ -898,6 +898,9 @@ def check_return(folder: SiteFolder, proposal: Proposal, lines: Iterable[Mapping
         )
 
 
+_ANEW = "resume it as a run that is approved anew"
+
+
 def may_resume_itself(folder: SiteFolder, proposal: Proposal, number: int) -> bool:
     """Say whether the coordinator may propose that a run which paused goes on by the approval that it has."""
     lines = [line for line in folder.log() if line.get("run") == proposal.run]
@@ -906,7 +909,9 @@ def may_resume_itself(folder: SiteFolder, proposal: Proposal, number: int) -> bo
     return proposal.return_timeout > 0 and is_new and not is_refused
 
 
-def check_resumes_itself(folder: SiteFolder, proposal: Proposal, number: int, newest: int, written: float) -> None:
+def check_resumes_itself(
+    folder: SiteFolder, proposal: Proposal, number: int, newest: int, written: float, *, is_earlier: bool
+) -> None:
     """Check that a run which paused may go on here from a checkpoint, by the approval that it has.
 
     Args:
@@ -915,25 +920,32 @@ def check_resumes_itself(folder: SiteFolder, proposal: Proposal, number: int, ne
         number: of the checkpoint.
         newest: number of the newest checkpoint that the site counts on.
         written: when that was, in seconds since the epoch.
+        is_earlier: whether the run has no such checkpoint here, so that it is one of the run that it resumes.
 
     Raises:
-        BadInput: it is another checkpoint than the last one, was gone on from before, or the pause was too long.
+        Refused: it is another checkpoint than the last one, was gone on from before, or the pause was too long.
     """
     me, lines = folder.name, [line for line in folder.log() if line.get("run") == proposal.run]
-    if number < newest:
-        raise to_tell(f"{me}: the run goes on from its last checkpoint, {newest}, and not from {number}")
+    is_other = is_earlier and (proposal.purpose != "resume" or number != proposal.number)
+    if number < newest or is_other:
+        last = newest or proposal.number
+        raise Refused(me, f"the run goes on from its last checkpoint, {last or 'of which it has none'}, not {number}")
     if any(line["what"] == "reopened" and line.get("checkpoint") == number for line in lines):
-        raise to_tell(
-            f"{me}: the run went on from checkpoint {number} before: resume it as a run that is approved anew"
-        )
-    ended = [datetime.fromisoformat(line["time"]).timestamp() for line in lines if line["what"] == "ended"]
+        raise Refused(me, f"the run went on from checkpoint {number} before: {_ANEW}")
+    # an attempt that opened nothing makes the pause no longer
+    ended = [
+        datetime.fromisoformat(line["time"]).timestamp()
+        for line in lines
+        if line["what"] == "ended" and line.get("was_open", True)
+    ]
     away = datetime.now(UTC).timestamp() - max([written, *ended])
     most = proposal.return_timeout + folder.wait_seconds + RETURN_SECONDS
     if not -most <= away <= most:
-        raise BadInput(
-            f"{me}: the run paused for {away:.0f} s; approved: {proposal.return_timeout:g} (return_timeout), and "
-            f"{folder.wait_seconds + RETURN_SECONDS:g} to notice: resume it as a run that is approved anew"
-        ).telling(f"{me}: the run paused for longer than return_timeout: resume it as a run that is approved anew")
+        raise Refused(
+            me,
+            f"the run paused for {away:.0f} s; approved: {proposal.return_timeout:g} (return_timeout), and "
+            f"{folder.wait_seconds + RETURN_SECONDS:g} to notice: {_ANEW}",
+        )
 
 
 def unfinished_runs(folder: SiteFolder) -> list[str]:

@@ -72,7 +72,7 @@ from fedactors.federation.approval import (
     package_of,
     spawned_by,
 )
-from fedactors.federation.audit_log import JOURNALS, Journal
+from fedactors.federation.audit_log import JOURNALS, Journal, PauseJournal
 from fedactors.federation.handshake import dial
 from fedactors.federation.hosting import (
     ActorHost,
@@ -1061,6 +1061,7 @@ class SiteRun:
         self.hosts: Mapping[str, str] = folder.federation.hosts
         """Where actors without data are, as it was when the run was approved."""
         self.journal = None
+        self._parts = PauseJournal(folder.path / JOURNALS / f"{proposal.run}.calls.json")
         if self.has_quorum:
             self.journal = Journal(folder.path / JOURNALS / f"{first_of(folder, proposal).run}.json")
         self.unawaited = UnawaitedCall(
@@ -1140,8 +1141,9 @@ class SiteRun:
 
     def _host(self) -> ActorHost:
         ray = self._folder.ray
-        # a prediction is short, and counts what it releases at once; a quorum needs the journal before answers leave
-        if ray is None or self.proposal.purpose == "predict" or self.has_quorum:
+        # a prediction is short, and counts what it releases at once; a quorum needs the journal before answers leave,
+        # and a run that may pause the calls of a part that broke off
+        if ray is None or self.proposal.purpose == "predict" or self.has_quorum or self._may_pause:
             return LocalActorHost(self)
         from fedactors.federation.ray_hosting import RayActorHost
 
@@ -1185,6 +1187,7 @@ class SiteRun:
                     await self.actors.load(self._goes_on)
                 if self._number is not None:
                     await self._spending.restore()
+                    self._parts.resume(self.actors.call_counts())
                 self.life = Life.LOADED
             case "open", ():
                 if self.is_return:  # from here on it leaves anew what a restart forgets: `num_returns` counts it
@@ -1287,9 +1290,12 @@ class SiteRun:
             if number is None:
                 earlier = find(folder, *self._newest())
             else:
-                run = proposal.run if has_checkpoint(folder, proposal.run, number) else proposal.earlier
-                check_resumes_itself(folder, proposal, number, *newest_checkpoint(folder, proposal.run))
-                earlier = find(folder, run, number)
+                is_earlier, newest = (
+                    not has_checkpoint(folder, proposal.run, number),
+                    newest_checkpoint(folder, proposal.run),
+                )
+                check_resumes_itself(folder, proposal, number, *newest, is_earlier=is_earlier)
+                earlier = find(folder, proposal.earlier if is_earlier else proposal.run, number)
             self._earlier = self._goes_on = earlier
             self._number = number
             self._seed = earlier.seed
@@ -1722,6 +1728,8 @@ class SiteRun:
         last = self._disk.submit(self._record, self.actors.recorded())
         was_open = self.life >= Life.OPEN
         charged = as_logged(self._spending.charged(status, was_open=was_open))
+        may_resume = self._may_pause and was_open and status != "finished"
+        calls_here = self.actors.call_counts() if may_resume else {}
         self.life = Life.ENDED
         if self.usage is not None:
             self.usage.release()
@@ -1737,7 +1745,7 @@ class SiteRun:
         more: dict[str, Any] = {"more_refused": n} if (n := self._num_refused - _MOST_REFUSED) > 0 else {}
         more |= {"taken": charged, "was_open": was_open}
         signed = partial(log_end, self._folder, self.proposal.run, status, self.gate, why, **more)
-        for write in (last.result, partial(self._close_records, status), signed):
+        for write in (partial(self._parts.end, calls_here), last.result, partial(self._close_records, status), signed):
             try:
                 write()
             except (OSError, FedactorsError) as error:  # a full disk: the run is over, and others may ask for the next
