@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +22,16 @@ from fedactors.protocols.pubsub_vfl.algorithm import embedding_sigma
 from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
 from fedactors.protocols.pubsub_vfl.privacy import Counts, RowCounts, passive_records
 from fedactors.runs.folder import RunFolder
-from tests.federation.test_going_on import MANY, after_rounds, runs, same
+from tests.federation.test_going_on import MANY, after_rounds, runs, same, site
 from tests.federation.test_quorum import restarted
-from tests.federation.test_runs import SMALL, federated, last_line, simulated
+from tests.federation.test_runs import OTHERS, SMALL, federated, last_line, simulated
+from tests.federation.test_runs import command as coordinates
 from tests.federation.world import BANK, CLINIC, NUM_ROWS, SHOP, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.drawn(3, family="pauses")]
+_ = site  # a fixture
 PAUSE = ("--return-timeout", "60")
+PAUSING = ("glasu", "mtcd", "stcd", "dcpa", "rfl-admm", "rfl-sgd", "horizontal", "ditto")
 
 
 @pytest.fixture
@@ -36,21 +43,84 @@ def lines(world: World, name: str, what: str) -> list[dict[str, Any]]:
     return [line for line in world.audit(name) if line["what"] == what]
 
 
+LONGER = {
+    "pubsub-vfl": ("pubsub-vfl", (*MANY, "algorithm=vfl")),
+    **{name: (OTHERS[name][0], (*OTHERS[name][1], "num_rounds=12")) for name in PAUSING},
+}
+
+
 @pytest.mark.parametrize("lost", [SHOP, BANK])
+@pytest.mark.parametrize("what", LONGER)
 def test_a_run_pauses_for_a_site_and_goes_on_exactly_without_a_new_approval(
-    world: World, lost: str, capsys: pytest.CaptureFixture[str]
+    world: World, what: str, lost: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = (*MANY, "algorithm=vfl")
-    assert simulated(world, words) == 0
+    protocol, words = LONGER[what]
+    words = tuple({word.partition("=")[0]: word for word in words}.values())
+    assert simulated(world, words, protocol) == 0
     expected = last_line(capsys)
     acting = after_rounds(world, 2, restarted(world, lost))
-    assert federated(world, words, "--share-seed", "--seed", "7", *PAUSE) == 0, capsys.readouterr().err
+    code = federated(world, words, "--share-seed", "--seed", "7", *PAUSE, protocol=protocol)
+    assert code == 0, capsys.readouterr().err
     acting.join(60)
     same(last_line(capsys), expected)
     assert len(runs(world)) == 2
     for name in (BANK, SHOP):
         assert len(lines(world, name, "approved")) == 1
         assert len(lines(world, name, "reopened")) == 1
+
+
+def test_a_run_pauses_for_a_site_that_was_killed(
+    site: tuple[World, Callable[[], subprocess.Popen[str]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    world, start = site
+    words = (*MANY, "algorithm=vfl")
+    assert simulated(world, words) == 0
+    expected, process = last_line(capsys), start()
+
+    def kill() -> None:
+        process.send_signal(signal.SIGKILL)
+        process.wait(30)
+        start()
+
+    killing = after_rounds(world, 2, kill)
+    code = federated(world, words, "--share-seed", "--seed", "7", "--return-timeout", "300")
+    assert code == 0, capsys.readouterr().err
+    killing.join(120)
+    same(last_line(capsys), expected)
+    assert len(lines(world, SHOP, "approved")) == 1
+    assert len(lines(world, SHOP, "reopened")) == 1
+
+
+def test_a_coordinator_that_was_killed_goes_on_when_it_is_started_again_by_the_same_command(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (*MANY, "algorithm=vfl")
+    assert simulated(world, words) == 0
+    expected = last_line(capsys)
+    command = [*coordinates(world, "pubsub-vfl"), "--resume", "auto", "--share-seed", "--seed", "7", *PAUSE, *words]
+    answering = world.answer()
+    driver = subprocess.Popen(
+        [sys.executable, "-m", "fedactors", *command],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        killing = after_rounds(world, 2, lambda: driver.send_signal(signal.SIGKILL))
+        assert driver.wait(120) == -signal.SIGKILL
+        killing.join(10)
+        answering.join(60)
+    finally:
+        driver.kill()
+        driver.wait(10)
+    assert main(command) == 0, capsys.readouterr().err
+    same(last_line(capsys), expected)
+    for name in (BANK, SHOP):
+        assert len(lines(world, name, "approved")) == 1
+        assert [line["status"] for line in lines(world, name, "ended") if line["who"] == "site"] == [
+            "failed",
+            "finished",
+        ]
 
 
 NOISES = {
