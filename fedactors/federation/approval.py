@@ -157,8 +157,12 @@ def make_proposal(
         return_timeout: seconds that it pauses for a site that is lost.
 
     Raises:
-        BadInput: `data` are something else, or the coordinator's data have no label.
+        BadInput: `data` are something else, the coordinator's data have no label, or the pause is too long.
     """
+    if return_timeout > MOST_RETURN_SECONDS:
+        raise BadInput(
+            f"--return-timeout: {return_timeout:g} is not allowed: at most {MOST_RETURN_SECONDS:.0f} (30 days)"
+        )
     pairs = _names(data)
     if folder.name not in pairs:
         raise BadInput(f"--data: the coordinator {folder.name} brings none: its data state the task")
@@ -309,7 +313,10 @@ def _check_alone(proposal: Proposal, federation: Federation, me: str) -> tuple[P
             f"proposal: config.{seeded[0]}: noise and masks do not follow from the run's seed over a federation"
         )
     if proposal.return_timeout > 0 and has_quorum(config):
-        raise BadInput(f"{me}: return_timeout: not allowed with min_sites: with a quorum the run goes on meanwhile")
+        raise BadInput(
+            f"return_timeout: {proposal.return_timeout:g} is not allowed with min_sites, with which a run goes on "
+            "without a lost site: leave out one of them"
+        )
     if getattr(config, "on_party_loss", "stop") != "stop" and not has_quorum(config):
         how = "'stop'; or give min_sites" if hasattr(config, "min_sites") else "'stop'"
         raise BadInput(f"on_party_loss: {config.on_party_loss!r} is not allowed over a federation yet: {how}")
@@ -638,8 +645,9 @@ def on_loss(config: Any, proposal: Proposal) -> str:
             "a site that is lost, and not back within wait_seconds, pauses the run at its last checkpoint for "
             f"{proposal.return_timeout:g} s at most (return_timeout). Once all are there it goes "
             "on from that checkpoint, and nobody is asked again: once from each checkpoint, and as often as "
-            "policy.continuations says. What left after the checkpoint may be asked for once more, and a budget counts "
-            "it both times. fedactors site stop keeps your site out"
+            "policy.continuations says. What left after a checkpoint may be asked for again, in all parts together as "
+            "much as each bound below allows once more, and a budget counts it each time. What your site answered "
+            "before it was killed is in no such bound. fedactors site stop keeps your site out"
         )
     if not has_quorum(config):
         return "a site that is lost, and not back within wait_seconds, ends the run, which can be resumed"

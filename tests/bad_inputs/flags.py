@@ -283,5 +283,7 @@ _COMMANDS = [
     command(["federation", "demo", "file/in"], "FOLDER", change=write("file", "x")),
     command(["run", "pubsub-vfl", "--quiet", "--federation", "nowhere.toml", "--data", "a=b"], "nowhere.toml"),
     command(["run", "pubsub-vfl", "--quiet", "--federation", "", "--data", "a=b"], "--federation"),
+    *(command(["run", "pubsub-vfl", "--federation", "f", "--data", "a=b", "--return-timeout", given], "--return-timeout",
+              repr(given)) for given in ("0", "-1", "soon", "inf", "nan", "")),
 ]  # fmt: skip
 CASES = [*_everywhere(), *_words(), *_run_flags(), *_COMMANDS]

@@ -22,11 +22,14 @@ from fedactors.protocols.pubsub_vfl.algorithm import embedding_sigma
 from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
 from fedactors.protocols.pubsub_vfl.privacy import Counts, RowCounts, passive_records
 from fedactors.runs.folder import RunFolder
+from tests.federation.test_centers import SMALL as CENTERS
+from tests.federation.test_centers import flags, write_centers
 from tests.federation.test_going_on import MANY, after_rounds, runs, same, site
 from tests.federation.test_quorum import restarted
 from tests.federation.test_runs import OTHERS, SMALL, federated, last_line, simulated
 from tests.federation.test_runs import command as coordinates
 from tests.federation.world import BANK, CLINIC, NUM_ROWS, SHOP, World
+from tests.hostile.test_pauses import pretends
 
 pytestmark = [pytest.mark.slow, pytest.mark.drawn(3, family="pauses")]
 _ = site  # a fixture
@@ -67,6 +70,46 @@ def test_a_run_pauses_for_a_site_and_goes_on_exactly_without_a_new_approval(
     for name in (BANK, SHOP):
         assert len(lines(world, name, "approved")) == 1
         assert len(lines(world, name, "reopened")) == 1
+
+
+@pytest.mark.parametrize("lost", [SHOP, BANK])
+def test_sums_under_masks_are_repeated_among_the_same_sites(
+    tmp_path: Path, lost: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = World(tmp_path, (BANK, SHOP, CLINIC))
+    for name in world.names:
+        world.start(name)
+    words = ("num_rounds=12", "hidden_size=4", "secure_aggregation=true")
+    try:
+        assert simulated(world, words, "horizontal") == 0
+        expected = last_line(capsys)
+        acting = after_rounds(world, 2, restarted(world, lost))
+        code = federated(world, words, "--share-seed", "--seed", "7", *PAUSE, protocol="horizontal")
+        assert code == 0, capsys.readouterr().err
+        acting.join(60)
+        found = last_line(capsys)
+        assert found["metrics"] == pytest.approx(expected["metrics"], abs=1e-5)
+        assert [len(lines(world, name, "reopened")) for name in world.names] == [1, 1, 1]
+    finally:
+        world.stop()
+
+
+def test_centers_pause_for_one_that_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """NebulaFL follows the clock, so that no two runs are equal."""
+    world = World(tmp_path, (BANK, SHOP, CLINIC))
+    write_centers(world)
+    for name in world.names:
+        world.start(name)
+    words = (*CENTERS, *flags(world), "duration=15", "on_party_loss=stop")
+    try:
+        acting = after_rounds(world, 2, restarted(world, SHOP))
+        assert federated(world, words, *PAUSE, protocol="nebulafl") == 0, capsys.readouterr().err
+        acting.join(60)
+        assert last_line(capsys)["metrics"]["test/accuracy"] > 0.6
+        assert [len(lines(world, name, "reopened")) for name in world.names] == [1, 1, 1]
+        assert [len(lines(world, name, "approved")) for name in world.names] == [1, 1, 1]
+    finally:
+        world.stop()
 
 
 def test_a_run_pauses_for_a_site_that_was_killed(
@@ -129,9 +172,10 @@ NOISES = {
 }
 
 
+@pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "pretended"])
 @pytest.mark.parametrize("how", NOISES)
 def test_a_budget_is_charged_for_what_was_drawn_before_and_after_a_pause(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], how: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], how: str, is_lost: bool
 ) -> None:
     """An epoch that was begun is drawn twice, by the site that stayed and by the one that was lost."""
     drawn: dict[str, dict[str, Counter[int]]] = {BANK: {}, SHOP: {}, CLINIC: {}}
@@ -165,10 +209,19 @@ def test_a_budget_is_charged_for_what_was_drawn_before_and_after_a_pause(
         world.start(name)
     words = ("num_epochs=8", *SMALL[1:], "algorithm=vfl", "num_parties=3", "standardisation=none", *NOISES[how])
     try:
-        acting = after_rounds(world, 3, restarted(world, SHOP))
+        if is_lost:
+            acting = after_rounds(world, 3, restarted(world, SHOP))
+        else:
+            lost = [4]
+            pretends(
+                monkeypatch,
+                keeps=lambda part, epoch: part > 1 or epoch < 4,
+                loses=lambda epoch: epoch in lost and not lost.remove(epoch),
+            )
         budgets = ("--budget", "shop=800:1e-5", "--budget", "clinic=800:1e-5")
         code = federated(world, words, *budgets, *PAUSE)
-        acting.join(60)
+        if is_lost:
+            acting.join(60)
         assert code == 0, capsys.readouterr().err
         assert len(runs(world)) == 2
         config = build(PubSubVflConfig, dict(word.split("=") for word in words))
