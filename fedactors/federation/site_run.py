@@ -1176,10 +1176,8 @@ class SiteRun:
 
     async def _do(self, verb: str, args: tuple[Any, ...]) -> Any:
         match verb, args:
-            case "prepare", (actor_specs,):
-                await self._prepare(actor_specs, None)
-            case "prepare", (actor_specs, int(number)):
-                await self._prepare(actor_specs, number)
+            case "prepare", (actor_specs, *number) if [type(one) for one in number] in ([], [int]):
+                await self._prepare(actor_specs, *number)
             case "connect", ():
                 await self._connect()
             case "load", ():
@@ -1253,7 +1251,7 @@ class SiteRun:
         finally:
             task.cancel()  # also where its driver is gone: nobody would end what it goes on to open
 
-    async def _prepare(self, actor_specs: Any, number: int | None) -> None:
+    async def _prepare(self, actor_specs: Any, number: int | None = None) -> None:
         proposal, folder, me = self.proposal, self._folder, self._folder.name
         if (number is not None) != (self.is_return and self._may_pause):
             raise Refused(DRIVER, f"asks {me} to go on from checkpoint {number} of a run that is not paused here")
