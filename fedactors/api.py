@@ -145,7 +145,8 @@ def execute(
     settings, kept = _hold_code(protocol, settings)
     config, options = resolve(protocol, settings, options)
     start: Callable[..., list[Summary]] = functools.partial(launch, callbacks=callbacks, **(simulated or {}))
-    start = launch_with_retries if options.auto_resume else start
+    if options.federation is not None:
+        start = functools.partial(launch_with_retries, callbacks=callbacks)
     summaries = in_thread_if_needed(lambda signals: start(protocol, config, options, command=command, signals=signals))
     runs = [Run(summary.run, summary, simulated) for summary in summaries]
     for made in runs:

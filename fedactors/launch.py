@@ -25,6 +25,7 @@ import shlex
 import signal
 import termios
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -67,7 +68,7 @@ Words = Sequence[str] | Mapping[str, Any]
 """Settings of a protocol: ``key=value`` words, or values by name."""
 NEWEST = "auto"
 """What to resume, where a command does not know the run folder."""
-_DECIDED = ("data", "runtime", "seed", "seeds", "smoke", "paper", "share_seed", "budget", "limit")
+_DECIDED = ("data", "runtime", "seed", "seeds", "smoke", "paper", "share_seed", "budget", "limit", "return_timeout")
 """Options that a run over a federation has kept, and that are not given when it goes on."""
 
 
@@ -598,6 +599,7 @@ def launch(
     command: str | None = None,
     signals: StopSignals | None = None,
     callbacks: Sequence[Any] = (),
+    wait_until: float | None = None,
     **simulated: Any,
 ) -> list[Summary]:
     """Run `protocol` once per seed and return the summaries.
@@ -610,6 +612,8 @@ def launch(
         command: that begins such a run, as in ``fedactors run mtcd``; None: a call from Python.
         signals: what stops the run; by default the signals of this process, if this is its main thread.
         callbacks: objects with ``begin``, ``round`` or ``end``, called here.
+        wait_until: on the clock of `time.monotonic`, by when the sites of a run that paused must be back; None: as long
+            from now on as was approved.
         simulated: what the simulated runtime takes besides: ``network``, ``faults``.
 
     Raises:
@@ -624,6 +628,7 @@ def launch(
     with contextlib.nullcontext(signals) if signals is not None else StopSignals() as taken:
         seeds = options.seeds or (0,)
         one = partial(_run_once, signals=taken, simulated=simulated, callbacks=callbacks, command=command)
+        one = partial(one, wait_until=wait_until)
         return [one(protocol, config, options, seed, name) for seed in seeds]
 
 
@@ -634,31 +639,43 @@ def launch_with_retries(
     *,
     command: str | None = None,
     signals: StopSignals | None = None,
+    callbacks: Sequence[Any] = (),
 ) -> list[Summary]:
-    """Run, and go on from the last checkpoint each time that a site is lost; see `launch`.
+    """Run over a federation, and go on from the last checkpoint each time that a site is lost; see `launch`.
 
-    That a site is lost is known once it is back without the run, or was away for longer than is waited for. Each time
-    the sites are asked again, as by ``--resume``. A loss before a further checkpoint ends the run.
+    That a site is lost is known once it is back without the run, or was away for longer than is waited for. A run with
+    a `return_timeout` pauses for so long, and goes on by the approval that it has. With `auto_resume` the sites are
+    asked again, as by ``--resume``. A loss before a further checkpoint ends the run.
 
     Raises:
         PartyLost: a site that is not back, or was lost before anything more was done.
         FedactorsError: see `launch`.
     """
-    from fedactors.federation.runtime import checkpoint_number
-
-    done = 0
+    done, wait_until = 0, None
     while True:
         try:
-            return launch(protocol, config, options, command=command, signals=signals)
+            return launch(
+                protocol, config, options, command=command, signals=signals, callbacks=callbacks, wait_until=wait_until
+            )
         except PartyLost as error:
-            if error.run is None:
+            seconds, number = (0.0, 0) if error.run is None else _pause_of(options, error.run)
+            if error.run is None or number <= done or not (seconds or options.auto_resume):
+                if error.run is None and options.resume is not None:
+                    error.add_note(f"resume with: {resume_command(command, options.resume, options)}")
                 raise
-            number = checkpoint_number(RunFolder.open(error.run).checkpoint_to_resume().driver)
-            if number <= done:
-                raise
-            done = number
+            done, wait_until = number, time.monotonic() + seconds
             again = dataclasses.replace(options.without(*_DECIDED), resume=error.run)
         config, options = resolve(protocol, (), again)
+
+
+def _pause_of(options: RunOptions, run: str) -> tuple[float, int]:
+    """Return for how long a run that lost a site pauses, and at which checkpoint; 0 s: by its approval it does not."""
+    from fedactors.federation.runtime import checkpoint_number
+
+    folder = RunFolder.open(run)
+    number = checkpoint_number(folder.checkpoint_to_resume().driver)
+    paused = _paused(_site(options.federation or ""), _run_of(folder), number)
+    return (0.0 if paused is None else paused.return_timeout), number
 
 
 def _run_once(
@@ -671,6 +688,7 @@ def _run_once(
     simulated: Mapping[str, Any],
     callbacks: Sequence[Any],
     command: str | None,
+    wait_until: float | None = None,
 ) -> Summary:
     parent = RunFolder.open(options.resume) if options.resume else None
     total = getattr(config, "num_rounds", getattr(config, "num_epochs", None)) or None
@@ -685,7 +703,7 @@ def _run_once(
         make: Callable[..., Runtime] = partial(make_runtime, options, seed, **simulated)
         resolved = _resolved(protocol, config, options, seed, scenario)
         if options.federation is not None:
-            prepared = prepare_federated(protocol, config, options, seed)
+            prepared = prepare_federated(protocol, config, options, seed, wait_until)
             data, make, resolved["federation"] = prepared.data, prepared.make, {"run": prepared.proposal.run}
         else:
             data = load_data(protocol, config, name, seed, is_here(options))
@@ -899,8 +917,11 @@ def resume_federated(options: RunOptions, stored: Mapping[str, Any]) -> RunOptio
         raise BadInput("--resume: the run was over a federation: give --federation FILE")
     if options.data is not None:
         raise BadInput("--resume takes no overrides of what is trained: --data given")
-    if options.budget or options.limit or options.share_seed:
-        raise BadInput("--resume takes no overrides of what was approved: --budget, --limit or --share-seed given")
+    if options.budget or options.limit or options.share_seed or options.return_timeout:
+        raise BadInput(
+            "--resume takes no overrides of what was approved: --budget, --limit, --share-seed or --return-timeout "
+            "given"
+        )
     return dataclasses.replace(options, seeds=(stored["seed"],), data=stored["data"], runtime="federated")
 
 
@@ -914,8 +935,12 @@ class Prepared:
     make: Callable[[Recorder | None], Runtime]
 
 
-def prepare_federated(protocol: Protocol, config: Any, options: RunOptions, seed: int) -> Prepared:
+def prepare_federated(
+    protocol: Protocol, config: Any, options: RunOptions, seed: int, wait_until: float | None = None
+) -> Prepared:
     """Return what is proposed to the sites, and what makes the runtime.
+
+    A run that paused is proposed as it was approved, which its sites know; see `launch`.
 
     Raises:
         BadInput: the federation, the site beside its file, the data's names, or the run to go on from are wrong.
@@ -928,8 +953,11 @@ def prepare_federated(protocol: Protocol, config: Any, options: RunOptions, seed
     if options.resume is not None:
         parent = RunFolder.open(options.resume)
         number = checkpoint_number(parent.checkpoint_to_resume().driver)
+        if (paused := _paused(folder, _run_of(parent), number)) is not None:
+            until = time.monotonic() + paused.return_timeout if wait_until is None else wait_until
+            return _prepared(folder, protocol, config, paused, seed, is_paused=True, wait_until=until)
         proposal = continue_run(folder, _run_of(parent), number, "resume")
-        return _prepared(folder, protocol, config, proposal, seed, options.queue_timeout)
+        return _prepared(folder, protocol, config, proposal, seed, queue_seconds=options.queue_timeout)
     settings = spell_infinities(as_dict(config))
     shared = seed if options.share_seed else None
     code: dict[str, str] = {}
@@ -938,8 +966,10 @@ def prepare_federated(protocol: Protocol, config: Any, options: RunOptions, seed
     budgets, limits = parse_budgets(options.budget), parse_limits(options.limit)
     signature = read_signature(options.code)
     data = options.data or ""
-    proposal = make_proposal(folder, protocol, settings, data, shared, budgets, seed, limits, code, signature)
-    return _prepared(folder, protocol, config, proposal, seed, options.queue_timeout)
+    proposal = make_proposal(
+        folder, protocol, settings, data, shared, budgets, seed, limits, code, signature, options.return_timeout or 0.0
+    )
+    return _prepared(folder, protocol, config, proposal, seed, queue_seconds=options.queue_timeout)
 
 
 def prepare_prediction(
@@ -963,11 +993,19 @@ def prepare_prediction(
 
     folder = _site(options.federation or "")
     proposal = continue_run(folder, _run_of(run), checkpoint_number(driver), "predict", options.data or "")
-    return _prepared(folder, protocol, config, proposal, seed, options.queue_timeout)
+    return _prepared(folder, protocol, config, proposal, seed, queue_seconds=options.queue_timeout)
+
+
+def _paused(folder: SiteFolder, run: str, number: int) -> Proposal | None:
+    """Return the proposal of a run that goes on from a checkpoint by the approval that it has; None: by a new one."""
+    from fedactors.federation.approval import kept_proposal, may_resume_itself
+
+    found = kept_proposal(folder, run)
+    return found if found is not None and may_resume_itself(folder, found, number) else None
 
 
 def _prepared(
-    folder: SiteFolder, protocol: Protocol, config: Any, proposal: Proposal, seed: int, queue_seconds: float | None
+    folder: SiteFolder, protocol: Protocol, config: Any, proposal: Proposal, seed: int, **ways: Any
 ) -> Prepared:
     from fedactors.federation.approval import classes_of
     from fedactors.federation.runtime import FederatedRuntime
@@ -977,7 +1015,7 @@ def _prepared(
 
     def make(recorder: Recorder | None) -> Runtime:
         assert recorder is None or isinstance(recorder, FolderRecorder)
-        return FederatedRuntime(folder, proposal, classes, seed=seed, recorder=recorder, queue_seconds=queue_seconds)
+        return FederatedRuntime(folder, proposal, classes, seed=seed, recorder=recorder, **ways)
 
     load = loader(protocol, is_new=proposal.purpose == "predict")
     assert load is not None

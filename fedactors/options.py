@@ -236,6 +236,13 @@ class RunOptions:
         read=_positive,
         federation="only",
     )
+    return_timeout: float | None = _option(
+        None,
+        "federation: pause for a lost site up to S seconds, then go on exactly, by the approval that the run has",
+        metavar="S",
+        read=_positive,
+        federation="only",
+    )
     code: tuple[str, ...] = _option(
         (),
         "federation: source files of a model, loss or metric of your own (FILE.py or a package's folder, "

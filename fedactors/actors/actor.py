@@ -111,6 +111,8 @@ class Actor:
     jobs: ClassVar[tuple[Callable[..., Any], ...]] = ()
     __endpoints__: ClassVar[Endpoints]
     _context: Context
+    is_account_level: ClassVar[bool] = True
+    """Whether a restored actor's account grows by as much as any record was released since; else it may grow less."""
     _goes_on = False
     """Whether it was restored from a checkpoint, be it one of before the first round: what left after it is unknown."""
     _files: tuple[tuple[str, bytes], ...] = ()

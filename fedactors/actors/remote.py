@@ -23,6 +23,7 @@ import functools
 import inspect
 import types
 import typing
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -363,6 +364,8 @@ class CallCounts:
         """By endpoint (and caller): calls, the last number, repeated ones."""
         self._released: dict[str, dict[int, dict[str, int]]] = {}
         """By what is released, round and key: times, of the last two rounds."""
+        self.forgotten: dict[str, int] = {}
+        """Calls, numbers, rounds and releases of a run before it paused, which its checkpoints have forgotten."""
 
     def admit(self, endpoint: Endpoint, bound: Bound, sender: str, actor: Any, value: Any) -> None:
         """Count a call that is about to be done.
@@ -378,6 +381,10 @@ class CallCounts:
             raise InvalidEndpoint(f"{where}: its bound {bound.most!r} is neither a setting nor a property of the actor")
         key = f"{endpoint.name} {sender}" if bound.each else endpoint.name
         calls, last, repeated = self._calls.get(key, (0, 0, 0))
+        again = self.forgotten.get(_call(key), 0)
+        if again and again + (calls + 1 if bound.of is None else int(getattr(value, bound.of))) > 2 * limit:
+            asked = f"with {again:,} repeated after pauses"
+            raise self._refused(endpoint, bound, sender, actor, asked, ", and as many repeated")
         if bound.of is None:
             if calls >= limit + self._repeats:
                 raise self._refused(endpoint, bound, sender, actor, f"for the {ordinal(calls + 1)} time")
@@ -392,8 +399,10 @@ class CallCounts:
             raise self._refused(endpoint, bound, sender, actor, f"{asked}, where {last} is done")
         self._calls[key] = calls + 1, max(last, number), repeated
 
-    def _refused(self, endpoint: Endpoint, bound: Bound, sender: str, actor: Any, asked: str) -> Refused:
-        said = f"calls {actor.name}.{endpoint.name} {asked}; approved: {bound.in_words(self._config, actor)}"
+    def _refused(
+        self, endpoint: Endpoint, bound: Bound, sender: str, actor: Any, asked: str, more: str = ""
+    ) -> Refused:
+        said = f"calls {actor.name}.{endpoint.name} {asked}; approved: {bound.in_words(self._config, actor)}{more}"
         return Refused(sender, said)
 
     def release(self, actor: str, what: str, key: str, at_most: int, round: int, last_round: int) -> None:
@@ -407,8 +416,16 @@ class CallCounts:
         if round > last_round or (round < latest - 1 and self._repeats == 0):
             asked = f"is made to release {what}{key} of round {round}"
             raise Refused(actor, f"{asked}; approved: {last_round}{f', {latest} is under way' if rounds else ''}")
+        again = self.forgotten.get(_release(what), 0)
+        if again and again + round > 2 * last_round:
+            asked = f"is made to release {what}{key} of round {round}, with {again:,} repeated after pauses"
+            raise Refused(actor, f"{asked}; approved: {last_round}, and as many repeated")
         times = rounds.setdefault(round, {})
         number = times.get(key, 0) + 1
+        again = self.forgotten.get(_release(what, round, key), 0)
+        if again and again + number > 2 * at_most:
+            asked = f"is made to release {what}{key} with {again:,} repeated after pauses"
+            raise Refused(actor, f"{asked}; approved: {at_most:,} in all, and as many repeated")
         if number > at_most + self._repeats:
             asked = f"is made to release {what}{key} for the {ordinal(number)} time"
             raise Refused(actor, f"{asked}; approved: {'once' if at_most == 1 else f'at most {at_most:,} times'}")
@@ -433,6 +450,39 @@ class CallCounts:
         for what, round, times in state["released"]:
             rounds = self._released.setdefault(str(what), {})
             rounds[int(round)] = {str(key): int(number) for key, number in dict(times).items()}
+
+    def remember(self, forgotten: Mapping[str, int], ended: Mapping[str, Any] | None) -> None:
+        """Add to what checkpoints have forgotten before what the one has, with whose counts this goes on.
+
+        Args:
+            forgotten: before.
+            ended: the counts at the end of the part of the run that was; None: nobody knows them.
+        """
+        found = Counter({str(key): int(number) for key, number in forgotten.items()})
+        if ended is not None:
+            later = CallCounts(None, 0)
+            later.restore(ended)
+            for key, (calls, last, _) in later._calls.items():
+                calls_before, last_before, _ = self._calls.get(key, (0, 0, 0))
+                found[_call(key)] += max(0, last - last_before if last else calls - calls_before)
+            for what, rounds in later._released.items():
+                here = self._released.get(what, {})
+                first, last = max(here, default=0), max(rounds)
+                before, after = here.get(first, {}), rounds.get(first, {})
+                if last > first:
+                    found[_release(what)] += last - first + (before != after)
+                else:
+                    for key, times in after.items():
+                        found[_release(what, first, key)] += max(0, times - before.get(key, 0))
+        self.forgotten = dict(+found)
+
+
+def _call(key: str) -> str:
+    return f"call {key}"
+
+
+def _release(what: str, *of: object) -> str:
+    return " ".join(map(str, ("release", what, *of)))
 
 
 def config_of(cls: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -23,9 +23,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from dataclasses import asdict, field, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors import __version__
@@ -63,6 +63,9 @@ from fedactors.validation import address_of, files_at, first_line, opened, shown
 
 RUN_ID = re.compile(r"[0-9a-f]{16}")
 PROPOSALS = "proposals"
+MOST_RETURN_SECONDS = 30 * 86_400.0
+RETURN_SECONDS = 600.0
+"""Beyond `return_timeout` and its `wait_seconds`, within which a site was away by the time of its last checkpoint."""
 
 
 @pydantic_dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True))
@@ -98,6 +101,8 @@ class Proposal:
     """SHA-256 of each source file that it brings, by name; see `site_code`."""
     code_signature: str = ""
     """Of a person who vouches for that code, in hexadecimal digits."""
+    return_timeout: Annotated[float, Field(ge=0.0, le=MOST_RETURN_SECONDS)] = 0.0
+    """Seconds that the run pauses for a site that is lost; see `check_resumes_itself`. 0: it ends."""
 
     @property
     def digest(self) -> str:
@@ -134,6 +139,7 @@ def make_proposal(
     limits: RunLimits | None = None,
     code: Mapping[str, str] | None = None,
     code_signature: str = "",
+    return_timeout: float = 0.0,
 ) -> Proposal:
     """Return what the site of `folder` asks for as the coordinator.
 
@@ -148,10 +154,15 @@ def make_proposal(
         limits: what it takes at most of each site's machine.
         code: SHA-256 of the source files that its settings name, by file.
         code_signature: of a person who vouches for that code.
+        return_timeout: seconds that it pauses for a site that is lost.
 
     Raises:
-        BadInput: `data` are something else, or the coordinator's data have no label.
+        BadInput: `data` are something else, the coordinator's data have no label, or the pause is too long.
     """
+    if return_timeout > MOST_RETURN_SECONDS:
+        raise BadInput(
+            f"--return-timeout: {return_timeout:g} is not allowed: at most {MOST_RETURN_SECONDS:.0f} (30 days)"
+        )
     pairs = _names(data)
     if folder.name not in pairs:
         raise BadInput(f"--data: the coordinator {folder.name} brings none: its data state the task")
@@ -177,6 +188,7 @@ def make_proposal(
         limits=limits or RunLimits(),
         code=dict(code or {}),
         code_signature=code_signature,
+        return_timeout=return_timeout,
     )
     check_proposal(read_proposal(as_tree(made)), folder)
     return made
@@ -300,6 +312,11 @@ def _check_alone(proposal: Proposal, federation: Federation, me: str) -> tuple[P
         raise BadInput(
             f"proposal: config.{seeded[0]}: noise and masks do not follow from the run's seed over a federation"
         )
+    if proposal.return_timeout > 0 and has_quorum(config):
+        raise BadInput(
+            f"return_timeout: {proposal.return_timeout:g} is not allowed with min_sites, with which a run goes on "
+            "without a lost site: leave out one of them"
+        )
     if getattr(config, "on_party_loss", "stop") != "stop" and not has_quorum(config):
         how = "'stop'; or give min_sites" if hasattr(config, "min_sites") else "'stop'"
         raise BadInput(f"on_party_loss: {config.on_party_loss!r} is not allowed over a federation yet: {how}")
@@ -355,6 +372,11 @@ def _holds_label(proposal: Proposal, folder: SiteFolder) -> bool:
 def _adds_noise(protocol: Protocol, config: Any, *, jointly: bool = False) -> bool:
     found = [one for one in describe_protections(protocol, config) if one["kind"] == "noise" and one["on"]]
     return any(one["is_joint"] or not jointly for one in found)
+
+
+def may_come_back(config: Any, proposal: Proposal) -> bool:
+    """Say whether the approval of a run holds for a site that comes back to it: with a quorum, or after a pause."""
+    return has_quorum(config) or (proposal.return_timeout > 0 and proposal.purpose != "predict")
 
 
 def has_quorum(config: Any) -> bool:
@@ -618,6 +640,15 @@ def _stopped_before(proposal: Proposal, folder: SiteFolder) -> str | None:
 
 def on_loss(config: Any, proposal: Proposal) -> str:
     """Return in a sentence what becomes of the run when a site is lost."""
+    if proposal.return_timeout > 0 and not has_quorum(config):
+        return (
+            "a site that is lost, and not back within wait_seconds, pauses the run at its last checkpoint for "
+            f"{proposal.return_timeout:g} s at most (return_timeout). Once all are there it goes "
+            "on from that checkpoint, and nobody is asked again: once from each checkpoint, and as often as "
+            "policy.continuations says. What left after a checkpoint may be asked for again, in all parts together as "
+            "much as each bound below allows once more, and a budget counts it each time. What your site answered "
+            "before it was killed is in no such bound. fedactors site stop keeps your site out"
+        )
     if not has_quorum(config):
         return "a site that is lost, and not back within wait_seconds, ends the run, which can be resumed"
     num_sites = len(proposal.data)
@@ -765,6 +796,7 @@ def continue_run(
         earlier=run,
         number=number,
         data=names,
+        return_timeout=0.0 if purpose == "predict" else earlier.return_timeout,
         version=__version__,
         source=source_digest(find_protocol(earlier.protocol)),
     )
@@ -794,7 +826,7 @@ def _check_earlier(proposal: Proposal, folder: SiteFolder) -> None:
     """
     earlier = _earlier(folder, proposal.earlier)
     fixed = {"coordinator", "protocol", "config", "task", "shared_seed", "budget", "seed", "limits", "code"}
-    fixed |= {"data"} if proposal.purpose == "resume" else set()
+    fixed |= {"data", "return_timeout"} if proposal.purpose == "resume" else set()
     for name in sorted(fixed):
         if getattr(proposal, name) != getattr(earlier, name):
             raise to_tell(f"{folder.name}: {name}: a run that goes on from {earlier.run} cannot have another one")
@@ -871,6 +903,56 @@ def check_return(folder: SiteFolder, proposal: Proposal, lines: Iterable[Mapping
         said = f"{me}: was away from the run for {abs(days):.4g} days"
         raise BadInput(f"{said}; approved: at most {policy.return_days:g} (policy.return_days)").telling(
             f"{said}: too long for policy.return_days"
+        )
+
+
+_ANEW = "resume it as a run that is approved anew"
+
+
+def may_resume_itself(folder: SiteFolder, proposal: Proposal, number: int) -> bool:
+    """Say whether the coordinator may propose that a run which paused goes on by the approval that it has."""
+    lines = [line for line in folder.log() if line.get("run") == proposal.run]
+    is_new = not any(line["what"] == "reopened" and line.get("checkpoint") == number for line in lines)
+    is_refused = any(line["what"] == "return_refused" and line.get("checkpoint") == number for line in lines)
+    return proposal.return_timeout > 0 and is_new and not is_refused
+
+
+def check_resumes_itself(
+    folder: SiteFolder, proposal: Proposal, number: int, newest: int, written: float, *, is_earlier: bool
+) -> None:
+    """Check that a run which paused may go on here from a checkpoint, by the approval that it has.
+
+    Args:
+        folder: of the site.
+        proposal: of the run.
+        number: of the checkpoint.
+        newest: number of the newest checkpoint that the site counts on.
+        written: when that was, in seconds since the epoch.
+        is_earlier: whether the run has no such checkpoint here, so that it is one of the run that it resumes.
+
+    Raises:
+        Refused: it is another checkpoint than the last one, was gone on from before, or the pause was too long.
+    """
+    me, lines = folder.name, [line for line in folder.log() if line.get("run") == proposal.run]
+    is_other = is_earlier and (proposal.purpose != "resume" or number != proposal.number)
+    if number < newest or is_other:
+        last = newest or proposal.number
+        raise Refused(me, f"the run goes on from its last checkpoint, {last or 'of which it has none'}, not {number}")
+    if any(line["what"] == "reopened" and line.get("checkpoint") == number for line in lines):
+        raise Refused(me, f"the run went on from checkpoint {number} before: {_ANEW}")
+    # an attempt that opened nothing makes the pause no longer
+    ended = [
+        datetime.fromisoformat(line["time"]).timestamp()
+        for line in lines
+        if line["what"] == "ended" and line.get("was_open", True)
+    ]
+    away = datetime.now(UTC).timestamp() - max([written, *ended])
+    most = proposal.return_timeout + folder.wait_seconds + RETURN_SECONDS
+    if not -most <= away <= most:
+        raise Refused(
+            me,
+            f"the run paused for {away:.0f} s; approved: {proposal.return_timeout:g} (return_timeout), and "
+            f"{folder.wait_seconds + RETURN_SECONDS:g} to notice: {_ANEW}",
         )
 
 

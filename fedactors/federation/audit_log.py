@@ -22,6 +22,7 @@ from typing import Any
 
 from cryptography import x509
 
+from fedactors.actors.remote import CallCounts
 from fedactors.errors import BadInput
 from fedactors.federation.identity import (
     FROM_ENVIRONMENT,
@@ -75,6 +76,44 @@ class Journal:
             answers, last = of.get(endpoint, (0, 0))
             of[endpoint] = answers + 1, max(last, number)
             write_atomic(self._path, json.dumps(self._left).encode(), "journal", PRIVATE_FILE)
+
+
+class PauseJournal:
+    """How often the actors of a run that pauses were called, beyond what the checkpoint knows that it goes on from.
+
+    A part that ends writes its counts. The next one adds what its checkpoint has forgotten of them. A process that is
+    killed writes none.
+
+    Args:
+        path: of the run's file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def resume(self, counts: Mapping[str, CallCounts]) -> None:
+        """Let the counts of actors that were just restored remember what their checkpoint has forgotten.
+
+        Raises:
+            BadInput: the file is damaged: nobody knows what they were asked for.
+        """
+        try:
+            known = json.loads(self._path.read_bytes()) if self._path.exists() else {"forgotten": {}, "ended": {}}
+            for actor, one in counts.items():
+                one.remember(known["forgotten"].get(actor, {}), known["ended"].get(actor))
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise BadInput(f"{self._path}: damaged: bring it back from a copy, or begin a new run") from None
+        self._write(counts, {})
+
+    def end(self, counts: Mapping[str, CallCounts]) -> None:
+        """Write the counts of a part that has ended."""
+        if counts:
+            self._write(counts, {actor: one.state() for actor, one in counts.items()})
+
+    def _write(self, counts: Mapping[str, CallCounts], ended: Mapping[str, Any]) -> None:
+        known = {"forgotten": {actor: one.forgotten for actor, one in counts.items()}, "ended": ended}
+        self._path.parent.mkdir(mode=0o700, exist_ok=True)
+        write_atomic(self._path, json.dumps(known).encode(), "journal", PRIVATE_FILE)
 
 
 class AuditLog:

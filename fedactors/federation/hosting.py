@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fedactors.actors.context import ACTOR_NAME, NOWHERE, Ref
-from fedactors.actors.remote import DRIVER, Endpoints, endpoints
+from fedactors.actors.remote import DRIVER, CallCounts, Endpoints, endpoints
 from fedactors.errors import FedactorsError, PayloadGone, Refused
 from fedactors.federation.audit_log import Journal
 from fedactors.federation.session import decoded, is_quick, value_of
@@ -318,6 +318,10 @@ class ActorHost(ABC):
     async def account(self, party: str) -> list[Any]:
         """Return what a party's actors say, at `account`, that they have released; it is not recorded."""
 
+    def call_counts(self) -> Mapping[str, CallCounts]:
+        """Return how often each actor of this process was called; of others their checkpoints know it."""
+        return {}
+
     @abstractmethod
     async def snapshots(self) -> dict[str, bytes]:
         """Return the actors' states, sealed."""
@@ -571,6 +575,9 @@ class LocalActorHost(ActorHost):
             if name.partition("/")[0] == party:
                 found += await context.account(context.actor)
         return found
+
+    def call_counts(self) -> Mapping[str, CallCounts]:
+        return {name: context.counts for name, context in self.actors.items()}
 
     async def snapshots(self) -> dict[str, bytes]:
         return {name: snapshots.seal_actor(one.actor) for name, one in self.actors.items()}

@@ -24,7 +24,7 @@ import contextlib
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fedactors.actors.remote import DRIVER
@@ -71,6 +71,8 @@ class FederatedRuntime(Runtime):
         seed: of the driver.
         recorder: of the coordinator's run folder.
         queue_seconds: for which the run waits for sites that are busy; None: it ends.
+        is_paused: whether the run paused, and goes on at all sites from the driver's checkpoint.
+        wait_until: on the clock of `time.monotonic`, by when all sites must be back then.
     """
 
     clock: WallClock
@@ -87,11 +89,15 @@ class FederatedRuntime(Runtime):
         seed: int = 0,
         recorder: FolderRecorder | None = None,
         queue_seconds: float | None = None,
+        is_paused: bool = False,
+        wait_until: float = 0.0,
     ) -> None:
         super().__init__(seed=seed, recorder=recorder)
         self._queue_seconds = queue_seconds
         self._turns: dict[str, int] | None = None
         """By site: the position of the run in its queue, 0 once it is reserved; None while the run waits for none."""
+        self._is_paused = is_paused
+        self._wait_until = wait_until
         self.network = Network()
         self.ledger = Ledger()
         self.clock = WallClock(time.time())
@@ -174,7 +180,8 @@ class FederatedRuntime(Runtime):
             site: tuple((n, cls, frames[n] if book[n].site == site else b"") for n, cls in pairs)
             for site in (*self._sites, *self._away)
         }
-        await self._all("prepare", each=self._told)
+        with self._noting_refusals():
+            await self._all("prepare", *((self._number,) if self._is_paused else ()), each=self._told)
         await self._all("connect")
         self.tell("loading data")
         await self._all("load")
@@ -229,7 +236,7 @@ class FederatedRuntime(Runtime):
     ) -> dict[str, Any]:
         """Ask all sites (or `of` these) the same, or each its own, and wait for all: a barrier."""
         links = dict(self._sites if of is None else of)
-        arguments = {site: args if each is None else (each[site],) for site in links}
+        arguments = {site: args if each is None else (each[site], *args) for site in links}
         try:
             found = await asyncio.gather(*(self._ask(s, link, verb, *arguments[s]) for s, link in links.items()))
         except TimeoutError:
@@ -510,7 +517,9 @@ class FederatedRuntime(Runtime):
         """Connect to all sites of the run and wait until each has approved it."""
         proposal, federation = self._proposal, self._folder.federation
         sites = list(dict.fromkeys((*proposal.data, *federation.hosts.values(), self._folder.name)))
-        if self._queue_seconds is not None:
+        if self._is_paused:
+            await self._await_pause(sites)
+        elif self._queue_seconds is not None:
             await self._await_turns(sites, self._queue_seconds)
         else:
             for site in sites:
@@ -529,7 +538,46 @@ class FederatedRuntime(Runtime):
             self.tell(f"waits for {', '.join(waiting)}; at each, fedactors site show {proposal.run}, then site approve")
 
         tell()
-        await asyncio.gather(*map(ask, self._sites))
+        with self._noting_refusals():
+            await asyncio.gather(*map(ask, self._sites))
+
+    @contextlib.contextmanager
+    def _noting_refusals(self) -> Iterator[None]:
+        """Write down that a run which paused does not go on by its approval: it is then proposed anew."""
+        try:
+            yield
+        except (Refused, BadInput) as error:
+            if self._is_paused:
+                facts = {"run": self._proposal.run, "checkpoint": self._number}
+                self._folder.audit.add("return_refused", **facts, why=str(error))
+            raise
+
+    async def _await_pause(self, sites: Sequence[str]) -> None:
+        """Connect to all sites of a run that paused, as soon as all are there; who is there meanwhile is kept free.
+
+        Raises:
+            PartyLost: one is not back in time.
+        """
+        pause, waiting, told = _SOON, list(sites), ""
+        while waiting:
+            site = waiting[0]
+            try:
+                self._sites[site] = await self._dial(site)
+                del waiting[0]
+            except (PartyLost, CallTimeout, Refused) as error:
+                # of the run that paused its process may not know yet, and another one may be under way there
+                left = self._wait_until - time.monotonic()
+                if left <= 0:
+                    raise PartyLost(site, f"did not come back within return_timeout: {error.message}") from None
+                links, self._sites = self._sites, {}
+                await asyncio.gather(*(link.end() for link in links.values()))
+                waiting = [site, *(other for other in sites if other != site)]
+                if site != told:
+                    self.tell(f"is paused: waits for {site}, {left:.0f} s at most")
+                    _log.warning("the run is paused: waits for %s, %.0f s at most: %s", site, left, error.message)
+                told = site
+                await asyncio.sleep(min(pause, left))
+                pause = min(2 * pause, _LATER)
 
     async def _reach(self, site: str, assignment: str = "") -> None:
         """Connect to a site, or go on without it where the run may begin so."""

@@ -41,9 +41,9 @@ from fedactors.federation.approval import (
     closed_to_others,
     decide,
     decision,
-    has_quorum,
     keep_proposal,
     kept_proposal,
+    may_come_back,
     read_proposal,
     stop_reason,
     unanswered_proposals,
@@ -739,7 +739,8 @@ class SiteProcess:
             hosts = dict(self.folder.federation.hosts)
             with closed_to_others(self.folder.name):  # it reads the log, however long it is
                 is_new = queued is None
-                is_return = is_new and has_quorum(config) and await asyncio.to_thread(self._is_known, proposal, hosts)
+                may_return = is_new and may_come_back(config, proposal)
+                is_return = may_return and await asyncio.to_thread(self._is_known, proposal, hosts)
                 if is_return and (why := why_not_allowed(self.folder, proposal)):  # nobody is asked again
                     raise to_tell(f"{self.folder.name}: {why}")
                 if is_new and not is_return:

@@ -44,13 +44,14 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import psutil
+from pydantic import TypeAdapter
 
 from fedactors import user_code
 from fedactors.actors.remote import DRIVER
@@ -62,14 +63,16 @@ from fedactors.errors import BadInput, BudgetExceeded, FedactorsError, PartyLost
 from fedactors.federation.approval import (
     Proposal,
     changed_data,
+    check_resumes_itself,
     check_spawned,
     classes_of,
     first_of,
     has_quorum,
+    may_come_back,
     package_of,
     spawned_by,
 )
-from fedactors.federation.audit_log import JOURNALS, Journal
+from fedactors.federation.audit_log import JOURNALS, Journal, PauseJournal
 from fedactors.federation.handshake import dial
 from fedactors.federation.hosting import (
     ActorHost,
@@ -109,7 +112,15 @@ from fedactors.federation.site_folder import (
 from fedactors.inspection import COUNTED, describe_protections, may_leave
 from fedactors.messages.codec import Parts, namespace_of
 from fedactors.plugins import Protocol
-from fedactors.privacy.accounting import Planned, PrivacyRecord, Released, Unaccounted, claims
+from fedactors.privacy.accounting import (
+    INTERRUPTED,
+    Planned,
+    PrivacyRecord,
+    Released,
+    Unaccounted,
+    claims,
+    recompute,
+)
 from fedactors.runs.folder import Checkpoint, RunFolder, is_here
 from fedactors.runs.metrics import json_line, jsonable
 from fedactors.runs.recorder import FolderRecorder
@@ -263,6 +274,30 @@ def find(site: SiteFolder, run: str, number: int | None, *, or_before: bool = Fa
         which = "checkpoint" if number is None else f"checkpoint {number}"
         raise BadInput(f"{site.name}: has no {which} of run {run}")
     return _earlier_at(*before[1:])
+
+
+def has_checkpoint(site: SiteFolder, run: str, number: int) -> bool:
+    """Say whether a site has a checkpoint of a run."""
+    return any(found == number for found, *_ in _checkpoints(site, run))
+
+
+def newest_checkpoint(site: SiteFolder, run: str) -> tuple[int, float]:
+    """Return the number of the newest checkpoint of a run that a site counts on, and when the last one was written."""
+    found = _checkpoints(site, run)
+    counted = [number for number, is_pending, _ in found if not is_pending]
+    return max(counted, default=0), max((written for *_, written in found), default=0.0)
+
+
+def _checkpoints(site: SiteFolder, run: str) -> list[tuple[int, bool, float]]:
+    """Return of each checkpoint of a run its number, whether it is not counted on yet, and when it was written."""
+    return [
+        (int(_site_part(checkpoint)["number"]), checkpoint.label.endswith(_PENDING), written)
+        for path in (site.path / "runs").glob(f"*-{run}-0*")
+        for folder in [RunFolder.open(path)]
+        for entry in folder.manifest["checkpoints"]
+        for checkpoint in [folder.load_checkpoint(str(entry["label"]))]
+        for written in [(folder.path / entry["folder"]).stat().st_mtime]
+    ]
 
 
 def _earlier_at(folder: RunFolder, checkpoint: Checkpoint, site_part: Mapping[str, Any]) -> Earlier:
@@ -739,6 +774,64 @@ def recorded(found: Sequence[PrivacyRecord | Planned | Unaccounted | Released]) 
     return [one for one in found if isinstance(one, PrivacyRecord)]
 
 
+def read_account(content: bytes, path: Path) -> list[PrivacyRecord]:
+    """Return the lines of a site's journal of what left.
+
+    Raises:
+        BadInput: the file is damaged: nobody knows what left.
+    """
+    try:
+        return TypeAdapter(list[PrivacyRecord]).validate_json(content)
+    except ValueError as error:
+        raise BadInput(f"{path}: damaged: {first_line(error)}: bring it back from a copy, or begin a new run") from None
+
+
+def add_forgotten(
+    lines: Sequence[PrivacyRecord], restored: Sequence[PrivacyRecord], left: Sequence[PrivacyRecord]
+) -> list[PrivacyRecord]:
+    """Return an account of all that left: what had left before a restore, and what the account has grown by since.
+
+    Args:
+        lines: the account now, of actors that were restored.
+        restored: the same when they had been restored; see `Actor.is_account_level`.
+        left: what had left until then.
+    """
+    found = []
+    for kind in dict.fromkeys(_kind_of(line) for line in (*left, *lines)):
+        now, then, before = ([line for line in one if _kind_of(line) == kind] for one in (lines, restored, left))
+        releases, touched = (
+            sum(getattr(line, name) for line in before) - sum(getattr(line, name) for line in then)
+            for name in ("releases", "touched")
+        )
+        first, *others = [replace(one, uncovered=_known(one)) for one in now] or [
+            replace(before[0], releases=0, touched=0)
+        ]
+        found += [_of_as_many(first, max(0, first.releases + releases), max(0, first.touched + touched)), *others]
+    return found
+
+
+def _kind_of(line: PrivacyRecord) -> tuple[Any, ...]:
+    """Return what says which lines' releases add up: all but how many they were, and what these amount to."""
+    return (
+        line.party, line.message_type, line.mechanism, line.neighbour, line.clip_norm, line.noise_scale, line.sampling,
+        line.sensitivity, line.sample_rate, line.num_values, line.delta,
+    )  # fmt: skip
+
+
+def _known(line: PrivacyRecord) -> tuple[str, ...]:
+    return tuple(reason for reason in line.uncovered if reason != INTERRUPTED)
+
+
+def _of_as_many(line: PrivacyRecord, releases: int, touched: int) -> PrivacyRecord:
+    """Return a line of so many releases."""
+    made = replace(line, releases=releases, touched=touched, covered=False)
+    amount = recompute(made)
+    if amount is None:
+        return made
+    is_covered = math.isfinite(amount.epsilon) and not made.uncovered
+    return replace(made, rigorous_mu=amount.mu, epsilon=amount.epsilon, covered=is_covered)
+
+
 _UNACCOUNTED = "cannot account for releases"
 
 
@@ -771,6 +864,34 @@ class PrivacyBudget:
         self._is_open = False
         self.is_exact = False
         """Whether a journal tells what left, so that a run that breaks off is charged for just that."""
+        self._journal: Path | None = None
+        self._written: list[PrivacyRecord] = []
+        """What the journal says that left, in all attempts."""
+        self._restored: list[PrivacyRecord] | None = None
+        """The actors' account as the checkpoint has it; None: they have not gone on from one."""
+        self.is_level = True
+        """See `Actor.is_account_level`: of all actors whose account this is."""
+        self._left_before: list[PrivacyRecord] = []
+        """What the journal said when they did."""
+
+    def remember(self, journal: Path) -> None:
+        """Write what leaves to a file before it does: a checkpoint forgets what left since."""
+        if self._announced is None:
+            return
+        self._journal = journal
+        if journal.exists():
+            self._written = self._left_before = read_account(journal.read_bytes(), journal)
+
+    async def restore(self) -> None:
+        """Learn what the actors' account says at the checkpoint that they have gone on from, before they open."""
+        if self._journal is not None:
+            async with self.measuring:
+                restored = recorded(await self._actors.account(self._folder.name))
+            self._restored = restored if self.is_level else []
+
+    def with_forgotten(self, lines: Sequence[PrivacyRecord]) -> list[PrivacyRecord]:
+        """Return the actors' account with what left after the checkpoint that they went on from."""
+        return list(lines) if self._restored is None else add_forgotten(lines, self._restored, self._left_before)
 
     @property
     def is_counted(self) -> bool:
@@ -795,6 +916,8 @@ class PrivacyBudget:
     def open(self) -> None:
         """Put the run on record, before anything can leave."""
         self._is_open = True
+        if self._left_before:
+            self._taken = taken_by(self._folder.name, self._left_before)
         if self._announced is not None:
             data, announced = self._proposal.data[self._folder.name], as_logged({ANY: self._announced})[ANY]
             reads = sorted(self._folder.read_by(data))  # whatever these data are called later
@@ -851,9 +974,13 @@ class PrivacyBudget:
             if self._measured >= asked:
                 return
             measured, found = self._asked, await self._actors.account(me)
-            lines = recorded(found)
+            lines = self.with_forgotten(recorded(found))
             if not any(isinstance(one, Unaccounted) for one in found):  # else nothing has left
                 self._settle(me, lines)
+                if self._journal is not None and lines != self._written:
+                    text = json.dumps([dataclasses.asdict(line) for line in lines])
+                    await asyncio.to_thread(write_atomic, self._journal, text.encode(), "journal", PRIVATE_FILE)
+                    self._written = lines
             if not self._is_planned and (plan := [one.record for one in found if isinstance(one, Planned)]):
                 self._settle(me, plan, is_plan=True)
             self._measured = measured
@@ -928,10 +1055,13 @@ class SiteRun:
         self.has_quorum = has_quorum(config) and proposal.purpose != "predict"
         """Whether the run goes on without a site that is lost, once it is open."""
         self.is_return = False
-        """Whether the run is under way elsewhere, and this site comes back to it."""
+        """Whether this site comes back to the run: it is under way elsewhere, or paused."""
+        self._may_pause = may_come_back(config, proposal) and not self.has_quorum
+        """Whether the run goes on by itself once a site that was lost is back."""
         self.hosts: Mapping[str, str] = folder.federation.hosts
         """Where actors without data are, as it was when the run was approved."""
         self.journal = None
+        self._parts = PauseJournal(folder.path / JOURNALS / f"{proposal.run}.calls.json")
         if self.has_quorum:
             self.journal = Journal(folder.path / JOURNALS / f"{first_of(folder, proposal).run}.json")
         self.unawaited = UnawaitedCall(
@@ -958,6 +1088,8 @@ class SiteRun:
         """The run whose states this one takes."""
         self._goes_on: Earlier | None = None
         """The same, where this one is its continuation."""
+        self._number: int | None = None
+        """Of the checkpoint that a paused run goes on from."""
         self._disk = concurrent.futures.ThreadPoolExecutor(1)
         self._writing: tuple[str, asyncio.Future[None]] | None = None
         """Label of a checkpoint that is being written,"""
@@ -976,7 +1108,9 @@ class SiteRun:
         """What a call from elsewhere last failed with: they are told that the log says more."""
         self._tasks: list[asyncio.Task[None]] = []
         self._spending = PrivacyBudget(folder, proposal, self.actors, self._refuse)
-        self._spending.is_exact = self.has_quorum
+        if self._may_pause:
+            self._spending.remember(folder.path / JOURNALS / f"{proposal.run}.account.json")
+        self._spending.is_exact = self.has_quorum or self._may_pause
         self._lost_sites: asyncio.Queue[str] = asyncio.Queue()
         self._num_meetings: Counter[str] = Counter()
         self.usage: UsageWatch | None = None
@@ -1007,8 +1141,9 @@ class SiteRun:
 
     def _host(self) -> ActorHost:
         ray = self._folder.ray
-        # a prediction is short, and counts what it releases at once; a quorum needs the journal before answers leave
-        if ray is None or self.proposal.purpose == "predict" or self.has_quorum:
+        # a prediction is short, and counts what it releases at once; a quorum needs the journal before answers leave,
+        # and a run that may pause the calls of a part that broke off
+        if ray is None or self.proposal.purpose == "predict" or self.has_quorum or self._may_pause:
             return LocalActorHost(self)
         from fedactors.federation.ray_hosting import RayActorHost
 
@@ -1041,19 +1176,23 @@ class SiteRun:
 
     async def _do(self, verb: str, args: tuple[Any, ...]) -> Any:
         match verb, args:
-            case "prepare", (actor_specs,):
-                await self._prepare(actor_specs)
+            case "prepare", (actor_specs, *number) if [type(one) for one in number] in ([], [int]):
+                await self._prepare(actor_specs, *number)
             case "connect", ():
                 await self._connect()
             case "load", ():
                 with self._same_rows():
                     await self.actors.load(self._goes_on)
+                if self._number is not None:
+                    await self._spending.restore()
+                    self._parts.resume(self.actors.call_counts())
                 self.life = Life.LOADED
             case "open", ():
                 if self.is_return:  # from here on it leaves anew what a restart forgets: `num_returns` counts it
                     first = first_of(self._folder, self.proposal).run
-                    self._folder.audit.add("reopened", run=self.proposal.run, first=first)
-                else:
+                    facts = {} if self._number is None else {"checkpoint": self._number}
+                    self._folder.audit.add("reopened", run=self.proposal.run, first=first, **facts)
+                if not self.is_return or self._may_pause:
                     await self._spending.check_plan()
                 self._spending.open()
                 self.life, start = Life.OPEN, time.time()
@@ -1112,8 +1251,10 @@ class SiteRun:
         finally:
             task.cancel()  # also where its driver is gone: nobody would end what it goes on to open
 
-    async def _prepare(self, actor_specs: Any) -> None:
+    async def _prepare(self, actor_specs: Any, number: int | None = None) -> None:
         proposal, folder, me = self.proposal, self._folder, self._folder.name
+        if (number is not None) != (self.is_return and self._may_pause):
+            raise Refused(DRIVER, f"asks {me} to go on from checkpoint {number} of a run that is not paused here")
         if isinstance(self.actors, LocalActorHost):  # else they are processes of a Ray
             self._temporary = TemporaryFolder()
         folders = [folder.path / "predictions" / proposal.run]
@@ -1121,7 +1262,7 @@ class SiteRun:
         self.usage = UsageWatch(
             proposal.limits.within(folder.policy.limits, folder.name),
             lambda: [*(folder.path / "runs").glob(f"*-{proposal.run}-0*"), *folders],
-            folder.path / JOURNALS / f"{proposal.run}.usage.json" if self.has_quorum else None,
+            folder.path / JOURNALS / f"{proposal.run}.usage.json" if self.has_quorum or self._may_pause else None,
             lambda: self.actors.reports,
         )
         if self._temporary is not None:
@@ -1144,7 +1285,17 @@ class SiteRun:
         self.assignment = hashlib.sha256(repr(told).encode()).hexdigest()
         earlier = None
         if self.is_return:
-            earlier = self._earlier = self._goes_on = find(folder, *self._newest())
+            if number is None:
+                earlier = find(folder, *self._newest())
+            else:
+                is_earlier, newest = (
+                    not has_checkpoint(folder, proposal.run, number),
+                    newest_checkpoint(folder, proposal.run),
+                )
+                check_resumes_itself(folder, proposal, number, *newest, is_earlier=is_earlier)
+                earlier = find(folder, proposal.earlier if is_earlier else proposal.run, number)
+            self._earlier = self._goes_on = earlier
+            self._number = number
             self._seed = earlier.seed
             folder.audit.add("returned", run=proposal.run)
         elif proposal.purpose != "train":
@@ -1166,6 +1317,7 @@ class SiteRun:
                 args, kwargs = built_with(name, frame, self._folder, proposal, self._config, earlier, self._seed)
             except (TypeError, ValueError, LookupError, AttributeError) as error:
                 raise not_taken(name) from error
+            self._spending.is_level &= classes[cls].is_account_level or name.partition("/")[0] != me  # type: ignore[attr-defined]
             specs.append(ActorSpec(classes[cls], name, args, kwargs, classes[cls].resources))  # type: ignore[attr-defined]
         states = None if earlier is None else keyed_digests(earlier.states, earlier.seed)
         approved = await asyncio.to_thread(spawned_by, self._protocol, self._config, proposal, states)
@@ -1236,7 +1388,7 @@ class SiteRun:
 
     async def _connect(self) -> None:
         others = {address.site for address in self.gate.book.values()} - {self._folder.name}
-        may_miss = self.is_return or (self.has_quorum and self.proposal.purpose == "resume")
+        may_miss = self.has_quorum and (self.is_return or self.proposal.purpose == "resume")
 
         async def reach(site: str) -> None:
             try:
@@ -1317,6 +1469,8 @@ class SiteRun:
             raise Refused(DRIVER, f"asks for checkpoints under {len(self._labels)} labels; kept: {_MOST_LABELS}")
         await self.actors.settle()
         found, frames = self.actors.recorded(), await self.actors.snapshots()
+        if self._may_pause:  # what the states have counted is on record, whether or not it has left
+            await self._spending.measure()
         site_part = seal(label, number, self._seed, self._clock.now(), frames, self.actors)
         self._on_disk(self._record, found)
         self._writing = label, self._on_disk(write, self._recorder, label, frames, site_part)
@@ -1334,6 +1488,7 @@ class SiteRun:
 
     def _record(self, found: Recorded) -> None:
         """Write what the actors recorded."""
+        found.privacy[:] = self._spending.with_forgotten(found.privacy) if found.privacy else []
         self._is_accounted = self._is_accounted or bool(found.privacy)
         if self._recorder is not None:
             self._recorder.ledger_sink(found.rows)
@@ -1381,7 +1536,8 @@ class SiteRun:
             Refused: it is not in the run, was told of another assignment, or has this connection already.
         """
         sites = {address.site for address in self.gate.book.values()}
-        begins = self.life in (Life.PREPARED, Life.CONNECTED) or (self.is_return and self.life is Life.LOADED)
+        comes_late = self.is_return and self.has_quorum and self.life is Life.LOADED
+        begins = self.life in (Life.PREPARED, Life.CONNECTED) or comes_late
         if peer not in sites or not (begins or self._may_lose):
             raise Refused(peer, "opens a connection of a run that it is not in, or that is under way already")
         if assignment != self.assignment:
@@ -1570,6 +1726,8 @@ class SiteRun:
         last = self._disk.submit(self._record, self.actors.recorded())
         was_open = self.life >= Life.OPEN
         charged = as_logged(self._spending.charged(status, was_open=was_open))
+        may_resume = self._may_pause and was_open and status != "finished"
+        calls_here = self.actors.call_counts() if may_resume else {}
         self.life = Life.ENDED
         if self.usage is not None:
             self.usage.release()
@@ -1585,7 +1743,7 @@ class SiteRun:
         more: dict[str, Any] = {"more_refused": n} if (n := self._num_refused - _MOST_REFUSED) > 0 else {}
         more |= {"taken": charged, "was_open": was_open}
         signed = partial(log_end, self._folder, self.proposal.run, status, self.gate, why, **more)
-        for write in (last.result, partial(self._close_records, status), signed):
+        for write in (partial(self._parts.end, calls_here), last.result, partial(self._close_records, status), signed):
             try:
                 write()
             except (OSError, FedactorsError) as error:  # a full disk: the run is over, and others may ask for the next

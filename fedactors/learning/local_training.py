@@ -54,6 +54,7 @@ from fedactors.learning.network import (
     load_vector,
     local_mask,
     on_host,
+    skeleton,
     to_device,
     to_vector,
     train_mode,
@@ -559,7 +560,7 @@ def clipped_gradient_sum(model: ModelFunction, x_BF: Array | Tensor, upstream_BO
 
     One row moves it by at most twice `clip_norm`. Rows go through in slices, to bound memory.
     """
-    module = _skeleton(model.spec)
+    module = skeleton(model.spec)
     x = to_device(x_BF, model.device, model.spec.dtype)
     upstream = to_device(upstream_BO, model.device, model.spec.dtype)
     total_P = torch.zeros(model.num_parameters, dtype=model.spec.dtype, device=model.device)
@@ -568,11 +569,6 @@ def clipped_gradient_sum(model: ModelFunction, x_BF: Array | Tensor, upstream_BO
         gradient_BP = per_sample_gradients(module, _inner_product, x[rows], upstream[rows], model.views)
         total_P += _clip(gradient_BP, clip_norm).sum(dim=0)
     return on_host(total_P)
-
-
-@functools.lru_cache(maxsize=8)
-def _skeleton(spec: ModelSpec) -> nn.Module:
-    return build_skeleton(spec)
 
 
 def _clip(gradient_BP: Tensor, clip_norm: float) -> Tensor:

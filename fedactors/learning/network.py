@@ -342,6 +342,14 @@ def functional_model(spec: ModelSpec) -> FunctionalModel:
     return known[spec]
 
 
+def skeleton(spec: ModelSpec) -> nn.Module:
+    """Return a module without numbers; one per thread is kept, because `functional_call` sets its parameters."""
+    known: dict[ModelSpec, nn.Module] = _SKELETONS.__dict__.setdefault("modules", {})
+    if spec not in known:
+        known[spec] = build_skeleton(spec)
+    return known[spec]
+
+
 def initial_vector(spec: ModelSpec, seed: int) -> Array:
     """Return the flat initial parameters of `spec`, which depend on `seed` alone."""
     if is_code(spec.name):

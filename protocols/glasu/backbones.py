@@ -7,7 +7,6 @@ Symbols: A normalised adjacency, W[l] weights, alpha and lambda of GCNII, theta_
 
 from __future__ import annotations
 
-import functools
 import math
 import warnings
 from collections.abc import Iterable
@@ -16,12 +15,12 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional
 
-from fedactors.learning.models import ModelSpec, build_model, build_skeleton, check_size
-from fedactors.learning.network import on_device
+from fedactors.learning.models import ModelSpec, build_model, check_size
+from fedactors.learning.network import on_device, skeleton
 from fedactors.learning.user_models import check_model
 from fedactors.protocols.glasu.config import GlasuConfig
 from fedactors.protocols.glasu.sampling import Block
@@ -241,18 +240,13 @@ def check_layers(network: Network, layers: Iterable[int]) -> None:
         check_model(layer_spec(network, layer, torch.float32), split=True, num_arguments=2)
 
 
-@functools.lru_cache(maxsize=32)
-def _skeleton(spec: ModelSpec) -> nn.Module:
-    return build_skeleton(spec)
-
-
 def user_layer(
     parameters: Parameters, network: Network, layer: int, adjacency: Operator, h_SW: Tensor | Operator
 ) -> Tensor:
     """Call the user's layer with each node's own row and the mean A h over it and its neighbours, both (T, W)."""
     dense_SW = h_SW.matrix_TS.to_dense() if isinstance(h_SW, Operator) else h_SW
     root_TW = dense_SW if adjacency.root_T is None else dense_SW[adjacency.root_T]
-    module = _skeleton(layer_spec(network, layer, dense_SW.dtype))
+    module = skeleton(layer_spec(network, layer, dense_SW.dtype))
     named = {name: parameters[f"{layer}.{name}"] for name, _ in module.named_parameters()}
     made: Tensor = functional_call(module, named, (root_TW, multiply(adjacency, dense_SW)))
     return made

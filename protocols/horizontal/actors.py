@@ -84,6 +84,7 @@ def facts_of(part: HorizontalPart, inputs: tuple[int, ...]) -> dict[str, Any]:
 class ClientProcess(SecureSummand):
     """One organisation's clients."""
 
+    is_account_level = False  # the most of its clients' rows
     state: ClassVar[tuple[str, ...]] = (
         "controls",
         "total_weight",

@@ -128,6 +128,7 @@ class ContainerCenter(DataCenter):
     """A center and its containers, in its own process or in processes of their own."""
 
     trainings: Trainings
+    is_account_level = False  # the most of its containers' rows
     _is_restored = False
     """Whether this process goes on from a snapshot, after which trainings may have left that it does not know of."""
     _config: NebulaFLConfig

@@ -173,13 +173,17 @@ class Counts:
         return {**counted, "scales": self._num_scales, **self._parts, "interrupted": self._interrupted}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore them, with what may have been released after the snapshot."""
-        missed = int(self._is_frozen)
-        self._embedded = np.asarray(state["embedded"]) + missed
-        self._stepped = np.array(state["stepped"])
+        """Restore them, with what may have been released after the snapshot.
+
+        All rows count as often as the one that was released most: from here on the most grows with every row.
+        """
+        missed, parts = int(self._is_frozen), [state[part] for part in ("validation", "test")]
+        most = max(np.max(state["embedded"], initial=0), *parts) + missed
+        self._embedded = np.full_like(state["embedded"], most)
+        self._stepped = np.full_like(state["stepped"], np.max(state["stepped"], initial=0))
         self._rows, self._before = np.array(state["rows"]), np.array(state["before"])
         self._num_scales = int(state["scales"])
-        self._parts = {part: state[part] + missed for part in ("validation", "test")}
+        self._parts = dict.fromkeys(("validation", "test"), int(most))
         self._interrupted = True
 
 

@@ -286,5 +286,7 @@ _COMMANDS = [
     command(["run", "pubsub-vfl", "--quiet", "--queue-timeout", "9"], "--queue-timeout: needs --federation"),
     *(command(["run", "pubsub-vfl", "--quiet", "--federation", "f", "--data", "a=b", "--queue-timeout", text],
               f"--queue-timeout: '{text}' is not allowed: a number above 0") for text in ("0", "-1", "soon", "inf", "nan")),
+    *(command(["run", "pubsub-vfl", "--federation", "f", "--data", "a=b", "--return-timeout", given], "--return-timeout",
+              repr(given)) for given in ("0", "-1", "soon", "inf", "nan", "")),
 ]  # fmt: skip
 CASES = [*_everywhere(), *_words(), *_run_flags(), *_COMMANDS]

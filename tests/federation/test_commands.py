@@ -172,6 +172,24 @@ def test_an_approval_is_of_the_very_proposal_that_was_shown(quiet: World) -> Non
             "--runtime: is not allowed",
         ),
         (("run", "pubsub-vfl", "--share-seed", "--runtime", "simulated"), "--share-seed: needs --federation"),
+        (
+            ("run", "pubsub-vfl", "--return-timeout", "9", "--runtime", "simulated"),
+            "--return-timeout: needs --federation",
+        ),
+        (
+            (
+                *("run", "pubsub-vfl", "--federation", "BANK/federation.toml"),
+                *("--data", "bank=customers,shop=orders", "--return-timeout", "2592001"),
+            ),
+            "--return-timeout: 2.592e+06 is not allowed: at most 2592000 (30 days)",
+        ),
+        (
+            (
+                *("run", "horizontal", "--federation", "BANK/federation.toml", "min_sites=2"),
+                *("--data", "bank=patients,shop=cases", "--return-timeout", "60"),
+            ),
+            "return_timeout: 60 is not allowed with min_sites, with which a run goes on without a lost site",
+        ),
     ],
 )
 def test_what_is_wrong_is_one_line(

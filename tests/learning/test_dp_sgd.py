@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import concurrent.futures
 import math
 
 import numpy as np
@@ -68,6 +69,18 @@ def test_the_clipped_sum_is_that_of_a_loop_over_rows(clip_norm):
     module = build_model(SPEC, 0)
     found = clipped_gradient_sum(Network(SPEC, OptimizerSpec(), 0).model, x, upstream, clip_norm)
     np.testing.assert_allclose(found, naive_clipped(module, x, upstream, clip_norm), rtol=1e-9, atol=1e-12)
+
+
+def test_parties_in_threads_of_one_process_do_not_mix_up_their_models():
+    """Each would take its gradients at the parameters of another one, or fail."""
+    x, upstream = rows_and_upstream(64)
+    models = [Network(SPEC, OptimizerSpec(), seed).model for seed in range(4)]
+    alone = [clipped_gradient_sum(model, x, upstream, 3.0) for model in models]
+    with concurrent.futures.ThreadPoolExecutor(len(models)) as pool:
+        for _ in range(20):
+            found = pool.map(lambda model: clipped_gradient_sum(model, x, upstream, 3.0), models)
+            for together, expected in zip(found, alone, strict=True):
+                np.testing.assert_array_equal(together, expected)
 
 
 @pytest.mark.parametrize("value", [0.0, 1e30, -1e30, math.inf, math.nan])
