@@ -248,7 +248,7 @@ class RunOptions:
     )
     limit: Sequence[tuple[str, str]] = _option(
         (),
-        "federation: most that the run may use of each site's machine: memory_gib, cpu_hours, hours, disk_gib, gpus; "
+        "federation: most that the run may use of each site's machine: memory_gib, cpu_hours, hours, disk_gib, gpus, message_gib; "
         "repeatable",
         metavar="NAME=AMOUNT",
         read=_pair("name=amount"),

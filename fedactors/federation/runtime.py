@@ -525,6 +525,9 @@ class FederatedRuntime(Runtime):
 
         tell()
         await asyncio.gather(*map(ask, self._sites))
+        self._limits = replace(self._limits, message=proposal.limits.message_bytes)
+        for link in self._sites.values():
+            link.limits = self._limits
 
     async def _dial(self, site: str) -> Connection:
         hello = Hello(self._folder.federation.name, DRIVER, self._proposal.run, "")

@@ -39,6 +39,17 @@ from functools import partial
 from typing import Any
 
 from fedactors.errors import BadInput, CallTimeout, FedactorsError, PartyLost, Refused
+from fedactors.federation.large_messages import (
+    ANNOUNCED,
+    DIGEST,
+    FROM,
+    LARGE_BYTES,
+    MOST_AT_ONCE,
+    MOST_TURNS,
+    Arriving,
+    Leaving,
+    due,
+)
 from fedactors.messages.codec import Parts, decode, encode_parts, values_in
 from fedactors.runtime.failures import encode_error, error_of, kind_of, unforeseen
 from fedactors.validation import first_line, one_line
@@ -46,6 +57,8 @@ from fedactors.validation import first_line, one_line
 HEAD = struct.Struct("<IBBI")
 TAKEN = struct.Struct("<Q")
 REQUEST, REPLY, ERROR, PING, BYE = 0, 1, 2, 3, 4
+BEGIN, PART, END, WROTE = 5, 6, 7, 8
+"""Of a large message; see `large_messages`."""
 PIECE_BYTES = 256 * 1024
 HANDSHAKE_BYTES, HANDSHAKE_MEMORY = 4096, 64 * 1024
 """Of what is read from somebody who has not said who they are, and of what it may take when it is decoded."""
@@ -159,7 +172,7 @@ def checked_parts(found: Any, sender: str, count: int, what: str) -> tuple[Any, 
     return found
 
 
-def error_in(body: bytes, peer: str, is_of: Callable[[str], bool] = lambda name: False) -> FedactorsError:
+def error_in(body: bytes | memoryview, peer: str, is_of: Callable[[str], bool] = lambda name: False) -> FedactorsError:
     """Return the error that a reply carries; others wrote its text, which logs and terminals will show.
 
     It is of the party that was asked: its answer blames no other one.
@@ -689,7 +702,7 @@ class Connection:
     """Numbers of requests for whose replies this side waits no longer."""
     _made: int = 0
     _taken: int = 0
-    _queue: deque[tuple[int, int, Parts]] = field(default_factory=deque)
+    _queue: deque[tuple[int, int, Parts, str]] = field(default_factory=deque)
     _queued: asyncio.Event = field(default_factory=asyncio.Event)
     _is_writing: bool = False
     _num_refused: int = 0
@@ -704,6 +717,12 @@ class Connection:
     """The pieces so far of a message that has begun,"""
     _begun: tuple[int, int] = (-1, -1)
     """its kind and number,"""
+    _leaving: list[Leaving] = field(default_factory=list)
+    _arriving: dict[tuple[int, int], Arriving] = field(default_factory=dict)
+    """Large messages, those that arrive by kind and number."""
+    _last_piece: float = 0.0
+    """When a piece came that is no heartbeat."""
+    _turn: int = 0
     _waits_since: float | None = None
     """and since when its next piece is awaited, or the end of one that has begun."""
     _heard: float = 0.0
@@ -742,6 +761,9 @@ class Connection:
         """Go on over this connection; see `Stream.carry`."""
         self._heard = time.monotonic()
         self._waits_since = None if self._waits_since is None else self._heard
+        self._last_piece = self._heard
+        for one in self._arriving.values():
+            one.since = self._heard
         self.stream.carry(writer, taken, is_dialled=is_dialled)
         if is_dialled:
             self._acknowledge()
@@ -796,26 +818,33 @@ class Connection:
             now = time.monotonic()
             if now - self._heard > limits.heartbeat_timeout:
                 self.cut(f"gave no heartbeat for {limits.heartbeat_timeout:g} s")
-            elif self._waits_since is not None and now - self._waits_since > limits.piece:
+            elif (self._waits_since is not None and now - self._waits_since > limits.piece) or self._is_overdue(now):
                 self.give_up(f"took more than {limits.piece:g} s to send one piece", is_refused=True)
             else:
                 self._acknowledge()
 
     # --- requests and replies ---
 
-    def request(self, parts: Parts, what: str, *, is_limited: bool = True) -> asyncio.Future[Any]:
-        """Send a request now and return the future of its reply's bytes, or its error; `what` is for people.
+    def request(self, parts: Parts, what: str, *, is_limited: bool = True, order: str = "") -> asyncio.Future[Any]:
+        """Send a request now and return the future of its reply's bytes, or its error.
 
-        One that is not limited waits while the other side gives heartbeats.
+        Args:
+            parts: of its frame.
+            what: it is about, for people.
+            is_limited: False: it waits while the other side gives heartbeats.
+            order: a large request may be overtaken by those of another name, or of none.
         """
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self.is_closed:
             reply.set_exception(PartyLost(self.peer, f"its site is gone; {what} was not done"))
             return reply
+        if (size := sum(map(len, parts))) > self.limits.message:
+            reply.set_exception(self._too_large(size, what))
+            return reply
         self._made += 1
         number = self._made
         self._pending[number] = (reply, what, time.monotonic())
-        self._send(REQUEST, number, parts)
+        self._send(REQUEST, number, parts, order)
         if is_limited:
             late = asyncio.get_running_loop().call_later(self.limits.call, self._give_up, number)
             reply.add_done_callback(lambda _: late.cancel())
@@ -853,14 +882,21 @@ class Connection:
             self._late.add(number)
             reply.set_exception(CallTimeout(self.peer, f"{what} gave no answer within {self.limits.call:g} s"))
 
-    def _send(self, kind: int, number: int, parts: Parts) -> None:
+    def _too_large(self, size: int, what: str) -> BadInput:
+        gib = math.ceil(size / (1 << 30) * 100) / 100
+        said = f"{what}: a message of {size} bytes to {self.peer}: at most {self.limits.message} are approved"
+        return BadInput(
+            f"{said}: --limit message_gib={gib:g}, where policy.limits.message_gib of all sites allows it"
+        ).telling(said)
+
+    def _send(self, kind: int, number: int, parts: Parts, order: str = "") -> None:
         size = sum(map(len, parts))
         if size <= PIECE_BYTES and not (self._queue or self._is_writing) and self.stream.has_room.is_set():
             # one piece need not wait for the task that writes
             self._put(parts, kind, False, number)
             self._written(kind, size)
             return
-        self._queue.append((kind, number, parts))
+        self._queue.append((kind, number, parts, order))
         self._queued.set()
 
     def _put(self, parts: Parts, kind: int, more: bool, number: int) -> None:
@@ -884,13 +920,40 @@ class Connection:
             await self._queued.wait()
             self._queued.clear()
             self._is_writing = True
-            while self._queue:
-                kind, number, parts = self._queue.popleft()
-                for piece, more in pieces_of(parts):
+            while self._queue or due(self._leaving) is not None:
+                if self._queue:
+                    await self._write_next()
+                if (one := due(self._leaving)) is not None:  # by turns: neither keeps the other from going on
                     await self.stream.has_room.wait()
-                    self._put(piece, kind, more, number)
-                self._written(kind, sum(map(len, parts)))
-            self._is_writing = False
+                    self._write_part(one)
+            self._is_writing = bool(self._leaving)
+
+    async def _write_next(self) -> None:
+        """Write a message; of a large one, or one that must not overtake it, that it begins."""
+        kind, number, parts, order = self._queue.popleft()
+        size = sum(map(len, parts))
+        is_behind = bool(order) and any(one.order == order for one in self._leaving)
+        await self.stream.has_room.wait()
+        if kind != ERROR and (size > LARGE_BYTES or is_behind):
+            one = Leaving(kind, number, parts, order)
+            one.digest.add_done_callback(lambda _: self._queued.set())
+            self._leaving.append(one)
+            self._put([ANNOUNCED.pack(kind, size)], BEGIN, False, number)
+            return
+        for piece, more in pieces_of(parts):
+            await self.stream.has_room.wait()
+            self._put(piece, kind, more, number)
+        self._written(kind, size)
+
+    def _write_part(self, one: Leaving) -> None:
+        self._turn += 1
+        one.turn = self._turn
+        if one.sent < one.size:
+            self._put(one.next_part(PIECE_BYTES - FROM.size), PART, False, one.number)
+            return
+        self._put([DIGEST.pack(one.kind, one.digest.result())], END, False, one.number)
+        self._leaving.remove(one)
+        self._written(one.kind, one.size)
 
     def _feed(self, data: bytes) -> None:
         """Take what arrives."""
@@ -921,41 +984,37 @@ class Connection:
             self._heartbeats.count(self.stream.written // ACKNOWLEDGED_BYTES)
             self.stream.acknowledge(*TAKEN.unpack(piece))
             return
+        if kind == WROTE:  # likewise
+            self._heartbeats.count(self.stream.written // PIECE_BYTES)
+            self._take_written(number, piece)
+            return
         held = self._message
+        self._last_piece = self._heard
         if held and (kind, number) != self._begun and (kind, number) not in ((ERROR, 0), (BYE, 0)):  # the last word
             raise Broken("begins a message before the one before it has ended")
         if more and len(piece) < PIECE_BYTES:
             raise Broken(f"sends a piece of {len(piece)} bytes within a message: each is {PIECE_BYTES}")
-        if len(held) * PIECE_BYTES + len(piece) > self.limits.message:
-            raise Broken(f"sends a message of more than {self.limits.message} bytes")
+        if len(held) * PIECE_BYTES + len(piece) > min(LARGE_BYTES, self.limits.message):
+            raise Broken(f"sends a message of more than {min(LARGE_BYTES, self.limits.message)} bytes at once")
         held.append(piece)
         self._begun = (kind, number)
         if not more:
             self._message = []
             self._take(kind, number, b"".join(held))
 
-    def _take(self, kind: int, number: int, body: bytes) -> None:
+    def _take(self, kind: int, number: int, body: bytes | memoryview) -> None:
         if kind == REQUEST:
-            if number != self._taken + 1:
-                raise Broken(f"sends call {number} after call {self._taken}: calls are made once, in their order")
-            self._taken = number
-            if self.serve is None:
-                raise Broken("makes a call where it may make none")
-            if number > self.limits.calls:
-                raise Broken(f"makes more than {self.limits.calls} calls")
-            self._num_open += 1
-            self._held_bytes += len(body)
-            if self._is_pressed:
-                raise Broken(self._pressed)
-            self._start(self._answer(number, memoryview(body)))
+            self._begin_call(number)
+            self._take_call(number, memoryview(body))
+        elif kind in (BEGIN, PART, END):
+            self._take_part(kind, number, memoryview(body))
         elif kind == ERROR and number == 0:
             self.give_up(f"{TURNED_AWAY}{_text_of(body)}")
         elif kind == BYE:
             self.give_up("the connection was closed")
         elif kind in (REPLY, ERROR):
-            if not 0 < number <= self._made:
-                raise Broken(f"answers call {number}, which was not made")
-            if number not in self._pending and number not in self._late:
+            self._check_answers(number)
+            if (REPLY, number) in self._arriving:
                 raise Broken(f"answers call {number} a second time")
             self._late.discard(number)
             reply, *_ = self._pending.pop(number, (None, "", 0.0))
@@ -967,10 +1026,121 @@ class Connection:
         else:
             raise Broken(f"sends a piece of the unknown kind {kind}")
 
+    def _begin_call(self, number: int) -> None:
+        if number != self._taken + 1:
+            raise Broken(f"sends call {number} after call {self._taken}: calls are made once, in their order")
+        self._taken = number
+        if self.serve is None:
+            raise Broken("makes a call where it may make none")
+        if number > self.limits.calls:
+            raise Broken(f"makes more than {self.limits.calls} calls")
+        self._num_open += 1
+        if self._is_pressed:
+            raise Broken(self._pressed)
+
+    def _take_call(self, number: int, body: memoryview) -> None:
+        self._held_bytes += len(body)
+        if self._is_pressed:
+            raise Broken(self._pressed)
+        self._start(self._answer(number, body))
+
+    def _check_answers(self, number: int) -> None:
+        if not 0 < number <= self._made:
+            raise Broken(f"answers call {number}, which was not made")
+        if number not in self._pending and number not in self._late:
+            raise Broken(f"answers call {number} a second time")
+
+    # --- large messages ---
+
+    def _take_part(self, kind: int, number: int, body: memoryview) -> None:
+        form = {BEGIN: ANNOUNCED, PART: FROM, END: DIGEST}[kind]
+        if len(body) < form.size or (kind != PART and len(body) != form.size):
+            raise Broken("sends an invalid part of a message")
+        of, about = form.unpack_from(body)
+        known = self._arriving.get((of, number))
+        if kind == BEGIN:
+            self._begin_arriving(of, number, about, known)
+            return
+        if known is None or known.announced is not None:
+            raise Broken(f"sends part of a message {number} that has not begun, or has ended")
+        if kind == PART:
+            if known.received == 0 and sum(one.received > 0 for one in self._arriving.values()) >= 2 * MOST_AT_ONCE:
+                raise Broken(f"sends parts of more than {MOST_AT_ONCE} messages at once")
+            if wrong := known.add(about, body[form.size :]):
+                raise Broken(wrong)
+        elif known.received < known.size:
+            raise Broken(f"ends a message of {known.size} bytes after {known.received}")
+        else:
+            known.announced = about
+        if not known.is_writing:
+            known.is_writing = True
+            self._start(self._keep(of, number, known))
+
+    def _begin_arriving(self, of: int, number: int, size: int, known: Arriving | None) -> None:
+        if not 0 < size <= self.limits.message:
+            raise Broken(f"announces a message of {size} bytes: at most {self.limits.message}")
+        if of == REQUEST:
+            self._begin_call(number)
+        elif of == REPLY and known is None:
+            self._check_answers(number)
+        else:
+            raise Broken(f"begins message {number} a second time, or one that is no call and no answer")
+        self._arriving[of, number] = Arriving(size)
+
+    async def _keep(self, of: int, number: int, one: Arriving) -> None:
+        """Write what arrives of a message, say how much is written, and take it when it is whole."""
+        while one.written < one.received:
+            await one.write()
+            self._put([ANNOUNCED.pack(of, one.written)], WROTE, False, number)
+        one.is_writing = False
+        if one.announced is None:
+            return
+        del self._arriving[of, number]
+        if not one.is_right:
+            one.discard()
+            self.give_up("sends a message whose digest is not that of its bytes", is_refused=True)
+        elif of == REQUEST and one.failed is not None:
+            self._send(ERROR, number, self.errors(one.failed))
+        elif one.failed is not None:
+            self._late.discard(number)
+            reply, *_ = self._pending.pop(number, (None, "", 0.0))
+            if reply is not None and not reply.done():
+                reply.set_exception(one.failed)
+        else:
+            try:
+                if of == REQUEST:
+                    self._take_call(number, one.take())
+                else:
+                    self._take(of, number, one.take())
+            except Broken as error:
+                self.give_up(str(error), is_refused=True)
+
+    def _take_written(self, number: int, piece: memoryview) -> None:
+        if len(piece) != ANNOUNCED.size:
+            raise Broken("sends an invalid part of a message")
+        of, num_bytes = ANNOUNCED.unpack(piece)
+        for one in self._leaving:
+            if (one.kind, one.number) == (of, number):
+                if not one.written <= num_bytes <= one.sent:
+                    raise Broken(f"says that it wrote {num_bytes} bytes, of {one.sent} that were sent")
+                one.written = num_bytes
+                self._queued.set()
+                return
+
+    def _is_overdue(self, now: float) -> bool:
+        """Say whether the next part of a message does not come, though all that came is written."""
+        piece = self.limits.piece
+        idle = [now - one.since for one in self._arriving.values() if one.written == one.received]
+        if not idle or len(idle) < len(self._arriving):
+            return False
+        return now - self._last_piece > piece or max(idle) > MOST_TURNS * piece
+
     async def _answer(self, number: int, body: memoryview) -> None:
         assert self.serve is not None
         try:
             kind, parts = REPLY, encode_parts(await self.serve(body))
+            if (size := sum(map(len, parts))) > self.limits.message:
+                raise self._too_large(size, "a reply")
         except Exception as error:
             kind, parts = ERROR, self.errors(error)
             self._num_refused += isinstance(error, Refused)
@@ -1017,6 +1187,10 @@ class Connection:
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
+        for one in self._arriving.values():
+            one.discard()
+        self._arriving.clear()
+        self._leaving.clear()
         self.stream.write(framed([], BYE))
         self.stream.close(_LAST_WORDS)
 
@@ -1044,7 +1218,7 @@ class Connection:
                 await self.stream.closed()
 
 
-def _text_of(body: bytes) -> str:
+def _text_of(body: bytes | memoryview) -> str:
     """Return what an error says, in a line."""
     try:
         error = error_in(body, "", lambda _: True)  # only its text is used
@@ -1055,7 +1229,7 @@ def _text_of(body: bytes) -> str:
 
 # --- the handshake, and who may stay before it ---
 
-VERSION = 4
+VERSION = 5
 """Of the link."""
 NEW = -1
 _LONGEST_WORD = 100
