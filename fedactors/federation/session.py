@@ -923,9 +923,8 @@ class Connection:
             while self._queue or due(self._leaving) is not None:
                 if self._queue:
                     await self._write_next()
-                if (one := due(self._leaving)) is not None:  # by turns: neither keeps the other from going on
-                    await self.stream.has_room.wait()
-                    self._write_part(one)
+                await self.stream.has_room.wait()  # by turns: neither keeps the other from going on
+                self._write_part()
             self._is_writing = bool(self._leaving)
 
     async def _write_next(self) -> None:
@@ -945,7 +944,10 @@ class Connection:
             self._put(piece, kind, more, number)
         self._written(kind, size)
 
-    def _write_part(self, one: Leaving) -> None:
+    def _write_part(self) -> None:
+        """Write what is due of a large message, if any is."""
+        if (one := due(self._leaving)) is None:
+            return
         self._turn += 1
         one.turn = self._turn
         if one.sent < one.size:

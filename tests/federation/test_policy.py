@@ -15,7 +15,7 @@ import pytest
 from fedactors.cli.main import main
 from fedactors.errors import BadInput, Refused
 from fedactors.federation.approval import as_tree, decide, kept_proposals
-from fedactors.federation.site_folder import SITE, Amount, Policy, SiteFolder, in_all, spent
+from fedactors.federation.site_folder import SITE, Amount, Policy, RunLimits, SiteFolder, in_all, spent
 from tests.federation.hostile_sites import WORKER, Rogue, in_mid_run
 from tests.federation.test_runs import SMALL, command, federated
 from tests.federation.world import BANK, SHOP, World
