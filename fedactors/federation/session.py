@@ -40,15 +40,15 @@ from typing import Any
 
 from fedactors.errors import BadInput, CallTimeout, FedactorsError, PartyLost, Refused
 from fedactors.federation.large_messages import (
-    ANNOUNCED,
-    DIGEST,
+    BEGINS,
     FROM,
     LARGE_BYTES,
     MOST_AT_ONCE,
     MOST_TURNS,
+    UNWRITTEN_BYTES,
     Arriving,
     Leaving,
-    due,
+    Outbox,
 )
 from fedactors.messages.codec import Parts, decode, encode_parts, values_in
 from fedactors.runtime.failures import encode_error, error_of, kind_of, unforeseen
@@ -57,7 +57,7 @@ from fedactors.validation import first_line, one_line
 HEAD = struct.Struct("<IBBI")
 TAKEN = struct.Struct("<Q")
 REQUEST, REPLY, ERROR, PING, BYE = 0, 1, 2, 3, 4
-BEGIN, PART, END, WROTE = 5, 6, 7, 8
+BEGIN, PART, WROTE = 5, 6, 7
 """Of a large message; see `large_messages`."""
 PIECE_BYTES = 256 * 1024
 HANDSHAKE_BYTES, HANDSHAKE_MEMORY = 4096, 64 * 1024
@@ -717,14 +717,20 @@ class Connection:
     """The pieces so far of a message that has begun,"""
     _begun: tuple[int, int] = (-1, -1)
     """its kind and number,"""
-    _leaving: list[Leaving] = field(default_factory=list)
-    _arriving: dict[tuple[int, int], Arriving] = field(default_factory=dict)
-    """Large messages, those that arrive by kind and number."""
-    _last_piece: float = 0.0
-    """When a piece came that is no heartbeat."""
-    _turn: int = 0
     _waits_since: float | None = None
     """and since when its next piece is awaited, or the end of one that has begun."""
+    _outbox: Outbox = field(default_factory=Outbox)
+    _arriving: dict[tuple[int, int], Arriving] = field(default_factory=dict)
+    """Large messages that arrive, by kind and number."""
+    _unwritten: deque[tuple[int, int]] = field(default_factory=deque)
+    """Those of which parts wait to be written, in the order in which they are taken."""
+    _is_keeping: bool = False
+    _parts_received: int = 0
+    """Bytes of their parts,"""
+    _parts_written: int = 0
+    """and of those that are written."""
+    _last_piece: float = 0.0
+    """When a piece came that is no heartbeat."""
     _heard: float = 0.0
     _heartbeats: Heartbeats = field(default_factory=Heartbeats)
     _acknowledged: int = 0
@@ -885,9 +891,8 @@ class Connection:
     def _too_large(self, size: int, what: str) -> BadInput:
         gib = math.ceil(size / (1 << 30) * 100) / 100
         said = f"{what}: a message of {size} bytes to {self.peer}: at most {self.limits.message} are approved"
-        return BadInput(
-            f"{said}: --limit message_gib={gib:g}, where policy.limits.message_gib of all sites allows it"
-        ).telling(said)
+        said += f": --limit message_gib={gib:g}, where policy.limits.message_gib of all sites allows it"
+        return BadInput(said).telling(said)
 
     def _send(self, kind: int, number: int, parts: Parts, order: str = "") -> None:
         size = sum(map(len, parts))
@@ -920,24 +925,21 @@ class Connection:
             await self._queued.wait()
             self._queued.clear()
             self._is_writing = True
-            while self._queue or due(self._leaving) is not None:
+            while self._queue or self._outbox.due(self.limits.message) is not None:
                 if self._queue:
                     await self._write_next()
                 await self.stream.has_room.wait()  # by turns: neither keeps the other from going on
                 self._write_part()
-            self._is_writing = bool(self._leaving)
+            self._is_writing = bool(self._outbox)
 
     async def _write_next(self) -> None:
         """Write a message; of a large one, or one that must not overtake it, that it begins."""
         kind, number, parts, order = self._queue.popleft()
         size = sum(map(len, parts))
-        is_behind = bool(order) and any(one.order == order for one in self._leaving)
         await self.stream.has_room.wait()
-        if kind != ERROR and (size > LARGE_BYTES or is_behind):
-            one = Leaving(kind, number, parts, order)
-            one.digest.add_done_callback(lambda _: self._queued.set())
-            self._leaving.append(one)
-            self._put([ANNOUNCED.pack(kind, size)], BEGIN, False, number)
+        if kind != ERROR and (size > LARGE_BYTES or self._outbox.holds(order)):
+            self._outbox.add(Leaving(kind, number, parts, order))
+            self._put([BEGINS.pack(kind, size)], BEGIN, False, number)
             return
         for piece, more in pieces_of(parts):
             await self.stream.has_room.wait()
@@ -946,16 +948,11 @@ class Connection:
 
     def _write_part(self) -> None:
         """Write what is due of a large message, if any is."""
-        if (one := due(self._leaving)) is None:
+        if (one := self._outbox.due(self.limits.message)) is None:
             return
-        self._turn += 1
-        one.turn = self._turn
-        if one.sent < one.size:
-            self._put(one.next_part(PIECE_BYTES - FROM.size), PART, False, one.number)
-            return
-        self._put([DIGEST.pack(one.kind, one.digest.result())], END, False, one.number)
-        self._leaving.remove(one)
-        self._written(one.kind, one.size)
+        self._put(self._outbox.take_part(one), PART, False, one.number)
+        if one.sent == one.size:
+            self._written(one.kind, one.size)
 
     def _feed(self, data: bytes) -> None:
         """Take what arrives."""
@@ -983,12 +980,16 @@ class Connection:
         if kind == PING:  # also within a message: who sends one may have to hear this first
             if more or len(piece) != TAKEN.size:
                 raise Broken("sends an invalid heartbeat")
-            self._heartbeats.count(self.stream.written // ACKNOWLEDGED_BYTES)
+            self._count_heartbeat()
             self.stream.acknowledge(*TAKEN.unpack(piece))
             return
         if kind == WROTE:  # likewise
-            self._heartbeats.count(self.stream.written // PIECE_BYTES)
-            self._take_written(number, piece)
+            if more or len(piece) != TAKEN.size:
+                raise Broken("sends an invalid part of a message")
+            self._count_heartbeat()
+            if wrong := self._outbox.wrote(*TAKEN.unpack(piece)):
+                raise Broken(wrong)
+            self._queued.set()
             return
         held = self._message
         self._last_piece = self._heard
@@ -1004,20 +1005,24 @@ class Connection:
             self._message = []
             self._take(kind, number, b"".join(held))
 
+    def _count_heartbeat(self) -> None:
+        """Count what the other side says of what was taken or written: one of each for so many bytes."""
+        self._heartbeats.count(2 * self.stream.written // ACKNOWLEDGED_BYTES)
+
     def _take(self, kind: int, number: int, body: bytes | memoryview) -> None:
         if kind == REQUEST:
             self._begin_call(number)
             self._take_call(number, memoryview(body))
-        elif kind in (BEGIN, PART, END):
-            self._take_part(kind, number, memoryview(body))
+        elif kind == BEGIN:
+            self._begin_arriving(number, memoryview(body))
+        elif kind == PART:
+            self._take_part(number, memoryview(body))
         elif kind == ERROR and number == 0:
             self.give_up(f"{TURNED_AWAY}{_text_of(body)}")
         elif kind == BYE:
             self.give_up("the connection was closed")
         elif kind in (REPLY, ERROR):
             self._check_answers(number)
-            if (REPLY, number) in self._arriving:
-                raise Broken(f"answers call {number} a second time")
             self._late.discard(number)
             reply, *_ = self._pending.pop(number, (None, "", 0.0))
             if reply is not None and not reply.done():
@@ -1049,93 +1054,89 @@ class Connection:
     def _check_answers(self, number: int) -> None:
         if not 0 < number <= self._made:
             raise Broken(f"answers call {number}, which was not made")
-        if number not in self._pending and number not in self._late:
+        if (number not in self._pending and number not in self._late) or (REPLY, number) in self._arriving:
             raise Broken(f"answers call {number} a second time")
 
     # --- large messages ---
 
-    def _take_part(self, kind: int, number: int, body: memoryview) -> None:
-        form = {BEGIN: ANNOUNCED, PART: FROM, END: DIGEST}[kind]
-        if len(body) < form.size or (kind != PART and len(body) != form.size):
+    def _begin_arriving(self, number: int, body: memoryview) -> None:
+        if len(body) != BEGINS.size:
             raise Broken("sends an invalid part of a message")
-        of, about = form.unpack_from(body)
-        known = self._arriving.get((of, number))
-        if kind == BEGIN:
-            self._begin_arriving(of, number, about, known)
-            return
-        if known is None or known.announced is not None:
-            raise Broken(f"sends part of a message {number} that has not begun, or has ended")
-        if kind == PART:
-            if known.received == 0 and sum(one.received > 0 for one in self._arriving.values()) >= 2 * MOST_AT_ONCE:
-                raise Broken(f"sends parts of more than {MOST_AT_ONCE} messages at once")
-            if wrong := known.add(about, body[form.size :]):
-                raise Broken(wrong)
-        elif known.received < known.size:
-            raise Broken(f"ends a message of {known.size} bytes after {known.received}")
-        else:
-            known.announced = about
-        if not known.is_writing:
-            known.is_writing = True
-            self._start(self._keep(of, number, known))
-
-    def _begin_arriving(self, of: int, number: int, size: int, known: Arriving | None) -> None:
+        of, size = BEGINS.unpack(body)
         if not 0 < size <= self.limits.message:
-            raise Broken(f"announces a message of {size} bytes: at most {self.limits.message}")
+            raise Broken(
+                f"announces a message of {size} bytes: at most {self.limits.message} (--limit message_gib, "
+                "policy.limits.message_gib)"
+            )
         if of == REQUEST:
             self._begin_call(number)
-        elif of == REPLY and known is None:
+        elif of == REPLY:
             self._check_answers(number)
         else:
-            raise Broken(f"begins message {number} a second time, or one that is no call and no answer")
+            raise Broken(f"begins message {number}, which is no call and no answer")
         self._arriving[of, number] = Arriving(size)
 
-    async def _keep(self, of: int, number: int, one: Arriving) -> None:
-        """Write what arrives of a message, say how much is written, and take it when it is whole."""
-        while one.written < one.received:
-            await one.write()
-            self._put([ANNOUNCED.pack(of, one.written)], WROTE, False, number)
-        one.is_writing = False
-        if one.announced is None:
-            return
-        del self._arriving[of, number]
-        if not one.is_right:
-            one.discard()
-            self.give_up("sends a message whose digest is not that of its bytes", is_refused=True)
-        elif of == REQUEST and one.failed is not None:
-            self._send(ERROR, number, self.errors(one.failed))
-        elif one.failed is not None:
+    def _take_part(self, number: int, body: memoryview) -> None:
+        if len(body) < FROM.size:
+            raise Broken("sends an invalid part of a message")
+        of, start = FROM.unpack_from(body)
+        one, part = self._arriving.get((of, number)), body[FROM.size :]
+        if one is None or one.received == one.size:
+            raise Broken(f"sends part of a message {number} that has not begun, or has ended")
+        if one.received == 0 and sum(other.has_begun for other in self._arriving.values()) >= MOST_AT_ONCE:
+            raise Broken(f"sends parts of more than {MOST_AT_ONCE} messages at once")
+        if self._parts_received - self._parts_written >= UNWRITTEN_BYTES:
+            raise Broken(f"sends more than {UNWRITTEN_BYTES} bytes of parts before they are written")
+        if wrong := one.add(start, part):
+            raise Broken(wrong)
+        self._parts_received += len(part)
+        if (of, number) not in self._unwritten:
+            self._unwritten.append((of, number))
+        if not self._is_keeping:
+            self._is_keeping = True
+            self._start(self._keep())
+
+    async def _keep(self) -> None:
+        """Write the parts that arrive, say how much is written, and take what is whole, in its order."""
+        while self._unwritten:
+            of, number = self._unwritten.popleft()
+            one = self._arriving[of, number]
+            num_bytes = await one.write()
+            self._parts_written += num_bytes
+            self._put([TAKEN.pack(self._parts_written)], WROTE, False, 0)
+            if one.written == one.size:
+                del self._arriving[of, number]
+                self._take_whole(of, number, one)
+                if self.is_closed:
+                    return
+        self._is_keeping = False
+
+    def _take_whole(self, of: int, number: int, one: Arriving) -> None:
+        try:
+            body = one.take()
+            if of == REQUEST:
+                self._take_call(number, body)
+            else:
+                self._take(of, number, body)
+        except Broken as error:
+            self.give_up(str(error), is_refused=True)
+        except BadInput as error:
+            self.tell("error", f"{self.peer}: {error}")
+            if of == REQUEST:
+                self._reply(ERROR, number, self.errors(error))
+                return
             self._late.discard(number)
             reply, *_ = self._pending.pop(number, (None, "", 0.0))
             if reply is not None and not reply.done():
-                reply.set_exception(one.failed)
-        else:
-            try:
-                if of == REQUEST:
-                    self._take_call(number, one.take())
-                else:
-                    self._take(of, number, one.take())
-            except Broken as error:
-                self.give_up(str(error), is_refused=True)
-
-    def _take_written(self, number: int, piece: memoryview) -> None:
-        if len(piece) != ANNOUNCED.size:
-            raise Broken("sends an invalid part of a message")
-        of, num_bytes = ANNOUNCED.unpack(piece)
-        for one in self._leaving:
-            if (one.kind, one.number) == (of, number):
-                if not one.written <= num_bytes <= one.sent:
-                    raise Broken(f"says that it wrote {num_bytes} bytes, of {one.sent} that were sent")
-                one.written = num_bytes
-                self._queued.set()
-                return
+                reply.set_exception(error)
 
     def _is_overdue(self, now: float) -> bool:
         """Say whether the next part of a message does not come, though all that came is written."""
-        piece = self.limits.piece
-        idle = [now - one.since for one in self._arriving.values() if one.written == one.received]
-        if not idle or len(idle) < len(self._arriving):
+        arriving = self._arriving.values()
+        if not arriving or self._parts_written < self._parts_received:
             return False
-        return now - self._last_piece > piece or max(idle) > MOST_TURNS * piece
+        oldest = min((one.since for one in arriving if one.has_begun), default=now)
+        return now - self._last_piece > self.limits.piece or now - oldest > MOST_TURNS * self.limits.piece
 
     async def _answer(self, number: int, body: memoryview) -> None:
         assert self.serve is not None
@@ -1148,7 +1149,11 @@ class Connection:
             self._num_refused += isinstance(error, Refused)
             if self._num_refused > MOST_REFUSED:
                 self.give_up(f"goes on after {MOST_REFUSED} of its calls were refused", is_refused=True)
-        self._held_bytes += sum(map(len, parts)) - len(body)
+        self._held_bytes -= len(body)
+        self._reply(kind, number, parts)
+
+    def _reply(self, kind: int, number: int, parts: Parts) -> None:
+        self._held_bytes += sum(map(len, parts))
         if self._is_pressed:
             self.give_up(self._pressed, is_refused=True)
         if not self.is_closed:
@@ -1192,7 +1197,7 @@ class Connection:
         for one in self._arriving.values():
             one.discard()
         self._arriving.clear()
-        self._leaving.clear()
+        self._outbox.clear()
         self.stream.write(framed([], BYE))
         self.stream.close(_LAST_WORDS)
 

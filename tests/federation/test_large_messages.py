@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import contextlib
+import os
 import resource
-import tempfile
+import stat
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,15 +20,28 @@ from fedactors.errors import FedactorsError
 from fedactors.federation.handshake import dial
 from fedactors.federation.identity import Member
 from fedactors.federation.large_messages import (
-    ANNOUNCED,
-    DIGEST,
+    BEGINS,
     FROM,
     LARGE_BYTES,
     MAPPED_BYTES,
-    WINDOW_BYTES,
+    PART_BYTES,
+    UNWRITTEN_BYTES,
     Arriving,
+    Leaving,
+    Outbox,
 )
-from fedactors.federation.session import BEGIN, END, PART, PIECE_BYTES, REQUEST, Connection, value_of
+from fedactors.federation.session import (
+    BEGIN,
+    PART,
+    PIECE_BYTES,
+    REPLY,
+    REQUEST,
+    TAKEN,
+    WINDOW_BYTES,
+    WROTE,
+    Connection,
+    value_of,
+)
 from fedactors.messages.codec import encode_parts
 from fedactors.runtime.addresses import free_port
 from tests.federation.test_broken_links import HELLO, Shop, called, from_the_bank
@@ -36,7 +50,6 @@ from tests.federation.ways import Way
 from tests.federation.world import BANK, LIMITS, SHOP, World
 
 MIB = 1 << 20
-PART_BYTES = PIECE_BYTES - FROM.size
 
 
 class Store(Shop):
@@ -45,6 +58,7 @@ class Store(Shop):
     def __init__(self, world: World, limits: Any = LIMITS) -> None:
         super().__init__(world, limits)
         self.given: list[tuple[str, np.ndarray]] = []
+        self.said: list[str] = []
 
     async def serve(self, body: memoryview) -> Any:
         name, array, size = value_of(body, BANK)
@@ -59,12 +73,15 @@ def with_store(world: World, work: Callable[[Store, Connection, list[str]], Any]
         store = Store(world, limits)
         shop.serve = store.serve  # type: ignore[method-assign]
         store.why, store.refused, store.links = shop.why, shop.refused, shop.links
+        ends = shop.ends
+        shop.ends = lambda *_: {**ends(), "tell": lambda _, text: store.said.append(text)}  # type: ignore[method-assign]
         lost: list[str] = []
         link = await dial(world.folder(BANK), member, HELLO, limits, **from_the_bank(world, lost))
         try:
             return await work(store, link, lost)
         finally:
             link.close()
+            store.given.clear()
 
     return called(world, everything, limits=limits, **ways)
 
@@ -73,8 +90,30 @@ def noise(size: int) -> np.ndarray:
     return np.random.default_rng(1).integers(0, 256, size, dtype=np.uint8)
 
 
-def files() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob("message-*"))
+def unnamed() -> dict[tuple[int, int], os.stat_result]:
+    """The files that this process has open and that no folder names."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            file = os.stat(f"/proc/self/fd/{name}")
+            if stat.S_ISREG(file.st_mode) and not file.st_nlink:
+                found[file.st_dev, file.st_ino] = file
+    return found
+
+
+OTHERS = set(unnamed())
+"""Those of pytest."""
+
+
+def files() -> list[os.stat_result]:
+    return [file for key, file in unnamed().items() if key not in OTHERS]
+
+
+async def no_files() -> None:
+    """Wait until none is left, for what is written is closed in a thread."""
+    async with asyncio.timeout(10):
+        while files():
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("size", [LARGE_BYTES - MIB, LARGE_BYTES + 1, MAPPED_BYTES + 12_345])
@@ -82,23 +121,19 @@ def test_a_large_message_and_a_large_reply_arrive_whole_as_read_only_views_and_l
     pair: World, size: int
 ) -> None:
     async def work(store: Store, link: Connection, lost: list[str]) -> None:
-        sent, before = noise(size), files()
+        sent = noise(size)
         reply = value_of(await link.request(encode_parts(("a", sent, size)), "a call"), SHOP)
         (_, array), is_mapped = store.given.pop(), size > MAPPED_BYTES
         assert np.array_equal(array, sent)
         assert np.array_equal(reply, sent)
         assert not array.flags.writeable
         assert not reply.flags.writeable
-        new = files() - before
-        assert len(new) == (2 if is_mapped else 0)
-        assert all(path.stat().st_mode & 0o777 == 0o600 for path in new)
+        assert [file.st_size for file in files() if file.st_size >= size] == [file.st_size for file in files()]
+        assert len(files()) == (2 if is_mapped else 0)
         del array, reply
-        await asyncio.sleep(0.1)
-        assert files() == before
-        assert not lost
-        assert not (store.why)
-        assert not (link._leaving)
-        assert not (link._arriving)
+        await no_files()
+        assert [*lost, *store.why] == []
+        assert (len(link._outbox), len(link._arriving)) == (0, 0)
 
     with_store(pair, work)
 
@@ -192,61 +227,76 @@ def test_a_message_above_what_is_approved_does_not_leave_and_says_what_to_do(pai
 @pytest.mark.slow
 def test_a_message_that_finds_no_room_is_an_error_in_one_line_and_the_link_goes_on(pair: World) -> None:
     async def work(store: Store, link: Connection, lost: list[str]) -> None:
-        before = files()
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (30 * MIB, hard))
         try:
-            with pytest.raises(FedactorsError, match=rf"^.*{SHOP}.*has no room for a message of \d+ bytes"):
+            with pytest.raises(FedactorsError, match=rf"^{SHOP}: has no room for a message of \d+ bytes \(File too l"):
                 await link.request(encode_parts(("a", noise(MAPPED_BYTES + MIB), 1)), "a call")
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         await link.request(encode_parts(("b", noise(10), 1)), "a call")
         assert [name for name, _ in store.given] == ["b"]
         assert not lost
-        assert files() == before
+        (said,) = store.said
+        assert "has no room for a message of 681" in said, said
+        assert "File too large): policy.limits.disk_gib and --limit disk_gib" in said
+        assert link.stream.is_carried
+        (theirs,) = store.links.values()
+        assert (theirs._num_open, theirs._held_bytes) == (0, 0)
+        await no_files()
 
     with_store(pair, work)
 
 
 # --- hostile --------------------------------------------------------------------------------------------------------
 
-SIZE = 4 * PART_BYTES
+SIZE = 3 * PART_BYTES + 1000
+MAPPED = MAPPED_BYTES + MIB
+Said = tuple[int, int, bytes]
 
 
-def begin(number: int = 1, size: int = SIZE) -> tuple[int, int, bytes]:
-    return BEGIN, number, ANNOUNCED.pack(REQUEST, size)
+def begin(number: int = 1, size: int = SIZE) -> Said:
+    return BEGIN, number, BEGINS.pack(REQUEST, size)
 
 
-def part(start: int, size: int = PART_BYTES, number: int = 1) -> tuple[int, int, bytes]:
+def part(start: int, size: int = PART_BYTES, number: int = 1) -> Said:
     return PART, number, FROM.pack(REQUEST, start) + bytes(size)
 
 
-def end(content: bytes = b"", number: int = 1) -> tuple[int, int, bytes]:
-    return END, number, DIGEST.pack(REQUEST, hashlib.sha256(content).digest())
+def parts(size: int = SIZE, number: int = 1) -> list[Said]:
+    """All parts of a message but its last."""
+    return [part(start, number=number) for start in range(0, size - PART_BYTES, PART_BYTES)]
 
 
-WHOLE = [part(start) for start in range(0, SIZE, PART_BYTES)]
-HOSTILE = {
-    "out of order": ([begin(), part(PART_BYTES)], "sends the part of a message from byte"),
+HOSTILE: dict[str, tuple[list[Said], str]] = {
+    "out of order": ([begin(), part(PART_BYTES)], f"sends the part of a message from byte {PART_BYTES} on: 0 is next"),
     "overlapping": ([begin(), part(0), part(100)], "sends the part of a message from byte 100"),
-    "more than announced": ([begin(size=1000), part(0, 2000)], "sends 2000 bytes of a message of 1000"),
-    "nothing": ([begin(), part(0, 0)], "sends 0 bytes of a message"),
-    "ended too early": ([begin(), part(0), end()], "ends a message of"),
-    "another digest": ([begin(), *WHOLE, end(b"x")], "whose digest is not that of its bytes"),
-    "ended twice": ([begin(), *WHOLE, end(bytes(SIZE)), part(0)], "has not begun, or has ended"),
+    "more than announced": ([begin(size=1000), part(0, 2000)], "sends a part of 2000 bytes of a message of 1000"),
+    "more at the end": ([begin(), *parts(), part(SIZE - 1000, 1001)], "sends a part of 1001 bytes"),
+    "after the end": ([begin(), *parts(), part(SIZE - 1000, 1000), part(SIZE, 1)], "has not begun, or has ended"),
+    "byte by byte": ([begin(), part(0, 1)], "sends a part of 1 bytes"),
+    "nothing": ([begin(), part(0, 0)], "sends a part of 0 bytes"),
     "begun twice": ([begin(), begin()], "sends call 1 after call 1"),
     "never begun": ([part(0)], "has not begun"),
-    "too large": ([begin(size=LIMITS.message + 1)], "announces a message of 268435457 bytes"),
+    "too large": (
+        [begin(size=LIMITS.message + 1)],
+        "announces a message of 268435457 bytes: at most 268435456 (--limit",
+    ),
     "of no bytes": ([begin(size=0)], "announces a message of 0 bytes"),
-    "an answer to nothing": ([(BEGIN, 1, ANNOUNCED.pack(1, 10))], "answers call 1, which was not made"),
-    "an error": ([(BEGIN, 1, ANNOUNCED.pack(2, 10))], "no call and no answer"),
+    "an answer to nothing": ([(BEGIN, 1, BEGINS.pack(REPLY, 10))], "answers call 1, which was not made"),
+    "an error": ([(BEGIN, 1, BEGINS.pack(2, 10))], "no call and no answer"),
     "cut short": ([(BEGIN, 1, b"x")], "sends an invalid part"),
+    "a part cut short": ([begin(), (PART, 1, b"x")], "sends an invalid part"),
     "too many at once": (
-        [one for number in range(1, 11) for one in (begin(number), part(0, number=number))],
+        [one for number in range(1, 6) for one in (begin(number, MAPPED), part(0, number=number))],
         "sends parts of more than 4 messages at once",
     ),
     "too many begun": ([begin(number) for number in range(1, 4200)], "under way"),
-    "never finished": ([begin(), part(0)], "took more than 1 s to send one piece"),
+    "never finished": ([begin(size=MAPPED), *parts(2 * MIB)], "took more than 1 s to send one piece"),
+    "never any part": ([begin()], "took more than 1 s to send one piece"),
+    "written, where nothing was sent": ([(WROTE, 0, TAKEN.pack(1))], "says that it wrote 1 bytes of parts, of 0 that"),
+    "written, cut short": ([(WROTE, 0, b"x")], "sends an invalid part"),
+    "written again and again": ([(WROTE, 0, TAKEN.pack(0))] * 2000, "gives heartbeats all the time"),
 }
 
 
@@ -255,7 +305,7 @@ def test_parts_that_do_not_keep_to_the_rules_end_the_link_in_one_line_and_leave_
     said, why = HOSTILE[name]
 
     async def work(store: Store, link: Connection, lost: list[str]) -> None:
-        before = files()
+        link._outbox._sent = MAPPED  # it takes what the other side says of its parts
         for kind, number, body in said:
             link._put([body], kind, False, number)
         async with asyncio.timeout(10):
@@ -263,16 +313,60 @@ def test_parts_that_do_not_keep_to_the_rules_end_the_link_in_one_line_and_leave_
                 await asyncio.sleep(0.01)
         assert why in lost[0]
         assert len(lost[0].splitlines()) == 1
-        assert not [one for one, _ in store.given] or name == "ended twice"
-        assert files() == before
+        assert not store.given
+        await no_files()
 
-    with_store(pair, work, limits=replace(LIMITS, piece=1.0 if name == "never finished" else LIMITS.piece))
+    with_store(pair, work, limits=replace(LIMITS, piece=1.0 if name.startswith("never") else LIMITS.piece))
 
 
-def test_more_than_the_window_is_refused_while_nothing_is_written() -> None:
-    one, block = Arriving(4 * WINDOW_BYTES), memoryview(bytes(PART_BYTES))
-    said = ""
-    while not said:
-        said = one.add(one.received, block)
-    assert said == f"sends more than {WINDOW_BYTES} bytes of a message before they are written"
-    assert one.received <= WINDOW_BYTES + PART_BYTES
+def test_what_takes_turns_is_bounded_and_goes_on_until_it_is_sent() -> None:
+    """Four messages at most, of one order one, of all so many bytes; while nothing is written, a window at most."""
+    outbox, sizes = Outbox(), [50, 60, 50, 50, 300, 10]
+    made = [Leaving(REQUEST, n, [bytes(size * MIB)], "xxabc"[n - 1 : n]) for n, size in enumerate(sizes, 1)]
+    for one in made:
+        outbox.add(one)
+    sent: list[int] = []
+    written = 0
+    while outbox:
+        while (one := outbox.due(200 * MIB)) is not None:
+            assert outbox.holds(one.order) or not one.order
+            outbox.take_part(one)
+            sent.append(one.number)
+            under_way = [other for other in made if 0 < other.sent < other.size]
+            assert len(under_way) <= 4
+            assert len(under_way) < 2 or sum(other.size for other in under_way) <= 200 * MIB
+        total = sum(other.sent for other in made)
+        assert not outbox or UNWRITTEN_BYTES <= total - written < UNWRITTEN_BYTES + PART_BYTES
+        written = total
+        assert outbox.wrote(written) == ""
+    assert outbox.wrote(written - 1) == f"says that it wrote {written - 1} bytes of parts, of {written} that were sent"
+    assert [one.sent for one in made] == [one.size for one in made]
+    assert sent[:9] == [1, 3, 4, 1, 3, 4, 1, 3, 4]
+    firsts, lasts = [sent.index(n) for n in range(1, 7)], [len(sent) - sent[::-1].index(n) for n in range(1, 7)]
+    assert firsts[1] >= lasts[0], "one order"
+    assert all(other.sent == other.size for other in made)
+
+
+def test_more_than_the_window_is_refused_while_nothing_is_written(pair: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(store: Store, link: Connection, lost: list[str]) -> None:
+        free = threading.Event()
+        write = Arriving._write
+
+        def slow(one: Arriving, parts: list[memoryview]) -> None:
+            free.wait(10)
+            write(one, parts)
+
+        monkeypatch.setattr(Arriving, "_write", slow)
+        try:
+            link._outbox._sent = MAPPED
+            for kind, number, body in [begin(size=MAPPED), *parts(MAPPED)]:
+                link._put([body], kind, False, number)
+            async with asyncio.timeout(10):
+                while not lost:
+                    await asyncio.sleep(0.01)
+        finally:
+            free.set()
+        assert f"sends more than {UNWRITTEN_BYTES} bytes of parts before they are written" in lost[0]
+        await no_files()
+
+    with_store(pair, work)
