@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fedactors.cli.main import main
+from fedactors.federation.large_messages import Arriving
 from fedactors.federation.operations import agree
 from tests.federation.world import BANK, CLINIC, SHOP, SQL, SQL_OF_THREE, TASK, World
 
@@ -124,12 +125,18 @@ def test_settings_whose_order_is_as_it_happens_run_too(world: World, words: tupl
     assert agree({name: world.path / name for name in (BANK, SHOP)}, run)
 
 
+LARGE = ("horizontal", ("num_rounds=2", "hidden_size=1800", "model=mlp"))
+"""Its models have 13 MB, and travel in parts."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("what", OTHERS)
+@pytest.mark.parametrize("what", [*OTHERS, "large messages"])
 def test_other_protocols_give_the_metrics_bytes_and_messages_of_the_simulated_run(
-    world: World, capsys: pytest.CaptureFixture[str], what: str
+    world: World, capsys: pytest.CaptureFixture[str], what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    protocol, words = OTHERS[what]
+    add, arrived = Arriving.add, []
+    monkeypatch.setattr(Arriving, "add", lambda one, *part: (arrived.append(one), add(one, *part))[1])
+    protocol, words = OTHERS.get(what, LARGE)
     assert simulated(world, words, protocol) == 0
     expected = last_line(capsys)
     code = federated(world, words, "--share-seed", "--seed", "7", protocol=protocol)
@@ -139,6 +146,7 @@ def test_other_protocols_give_the_metrics_bytes_and_messages_of_the_simulated_ru
     assert (found["bytes"], found["messages"]) == (expected["bytes"], expected["messages"])
     run = last_run(world)
     assert agree({name: world.path / name for name in (BANK, SHOP)}, run)
+    assert bool(arrived) == (what == "large messages")
 
 
 @pytest.mark.slow
