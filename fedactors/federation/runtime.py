@@ -526,7 +526,8 @@ class FederatedRuntime(Runtime):
 
         tell()
         await asyncio.gather(*map(ask, self._sites))
-        self._limits = replace(self._limits, message=proposal.limits.message_bytes)
+        most = proposal.limits.message_bytes
+        self._limits = replace(self._limits, message=most, under_way=2 * max(most, self._limits.message))
         for link in self._sites.values():
             link.limits = self._limits
 

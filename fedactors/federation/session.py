@@ -90,9 +90,11 @@ class Limits:
     away: float = 60.0
     """For a connection that broke to come back, after which the other site counts as lost."""
     call: float = 3600.0
-    """For the answer to a call."""
+    """For the answer to a call; of large messages, from their last part."""
     message: int = 256 * 1024 * 1024
     """Bytes of one message."""
+    under_way: int | None = None
+    """Bytes of a connection's calls without an answer, or whose answers are not read; None: of two messages."""
     calls: float = math.inf
     """Of one connection in all."""
     skew: float = 60.0
@@ -698,6 +700,8 @@ class Connection:
     is_closed: bool = False
     _pending: dict[int, tuple[asyncio.Future[Any], str, float]] = field(default_factory=dict)
     """By number: the future of a reply, what it is about, and since when it is awaited."""
+    _moved: dict[int, float] = field(default_factory=dict)
+    """When a part of a request, or of its reply, last left or came."""
     _late: set[int] = field(default_factory=set)
     """Numbers of requests for whose replies this side waits no longer."""
     _made: int = 0
@@ -853,7 +857,12 @@ class Connection:
         self._send(REQUEST, number, parts, order)
         if is_limited:
             late = asyncio.get_running_loop().call_later(self.limits.call, self._give_up, number)
-            reply.add_done_callback(lambda _: late.cancel())
+
+            def ended(_: asyncio.Future[Any]) -> None:
+                late.cancel()
+                self._moved.pop(number, None)
+
+            reply.add_done_callback(ended)
         return reply
 
     async def ask(self, value: Any, what: str, *, most: int | None = None) -> Any:
@@ -883,6 +892,9 @@ class Connection:
         return time.monotonic() - self._broke_at if is_away else 0.0
 
     def _give_up(self, number: int) -> None:
+        if (left := self._moved.get(number, -math.inf) + self.limits.call - time.monotonic()) > 0:
+            asyncio.get_running_loop().call_later(left, self._give_up, number)
+            return
         reply, what, _ = self._pending.pop(number, (None, "", 0.0))
         if reply is not None and not reply.done():
             self._late.add(number)
@@ -951,6 +963,7 @@ class Connection:
         if (one := self._outbox.due(self.limits.message)) is None:
             return
         self._put(self._outbox.take_part(one), PART, False, one.number)
+        self._move(one.kind == REQUEST, one.number)
         if one.sent == one.size:
             self._written(one.kind, one.size)
 
@@ -1090,11 +1103,16 @@ class Connection:
         if wrong := one.add(start, part):
             raise Broken(wrong)
         self._parts_received += len(part)
+        self._move(of == REPLY, number)
         if (of, number) not in self._unwritten:
             self._unwritten.append((of, number))
         if not self._is_keeping:
             self._is_keeping = True
             self._start(self._keep())
+
+    def _move(self, is_asked_here: bool, number: int) -> None:
+        if is_asked_here and number in self._pending:
+            self._moved[number] = time.monotonic()
 
     async def _keep(self) -> None:
         """Write the parts that arrive, say how much is written, and take what is whole, in its order."""
@@ -1161,11 +1179,15 @@ class Connection:
 
     @property
     def _is_pressed(self) -> bool:
-        return self._num_open > MOST_PENDING or self._held_bytes > 2 * self.limits.message
+        return self._num_open > MOST_PENDING or self._held_bytes > self._most_under_way
+
+    @property
+    def _most_under_way(self) -> int:
+        return 2 * self.limits.message if self.limits.under_way is None else self.limits.under_way
 
     @property
     def _pressed(self) -> str:
-        most = f"{MOST_PENDING} calls or {2 * self.limits.message} bytes"
+        most = f"{MOST_PENDING} calls or {self._most_under_way} bytes"
         return f"has more than {most} under way, or reads no answers"
 
     # --- the end ---

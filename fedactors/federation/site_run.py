@@ -947,7 +947,8 @@ class SiteRun:
         self._protocol = protocol
         self._config = config
         most = proposal.limits.within(folder.policy.limits, folder.name).message_bytes
-        self.limits = dataclasses.replace(limits, message=most)
+        # of smaller messages more are under way
+        self.limits = dataclasses.replace(limits, message=most, under_way=2 * max(most, limits.message))
         self.actors = self._host()
         self._operations = operations
         self._tell = operations.tell

@@ -8,6 +8,7 @@ import os
 import resource
 import stat
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedactors.errors import FedactorsError
+from fedactors.errors import CallTimeout, FedactorsError
 from fedactors.federation.handshake import dial
 from fedactors.federation.identity import Member
 from fedactors.federation.large_messages import (
@@ -246,6 +247,35 @@ def test_a_message_that_finds_no_room_is_an_error_in_one_line_and_the_link_goes_
         await no_files()
 
     with_store(pair, work)
+
+
+@pytest.mark.slow
+def test_a_call_has_its_time_for_the_answer_after_its_last_part(pair: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = Arriving._write
+
+    def slow(one: Arriving, parts: list[memoryview]) -> None:
+        time.sleep(0.4)
+        write(one, parts)
+
+    monkeypatch.setattr(Arriving, "_write", slow)
+
+    async def work(store: Store, link: Connection, lost: list[str]) -> None:
+        begun, size = time.monotonic(), 60 * MIB
+        assert len(await link.request(encode_parts(("a", noise(size), size)), "a call")) > size
+        assert time.monotonic() - begun > 3.0
+        assert not link._moved
+        await asyncio.sleep(1.6)  # for timers that are left
+        assert not lost
+
+        async def never(body: memoryview) -> None:
+            await asyncio.sleep(20)
+
+        (theirs,) = store.links.values()
+        theirs.serve = never
+        with pytest.raises(CallTimeout, match=r"a call gave no answer within 1\.5 s"):
+            await link.request(encode_parts(("a", noise(9 * MIB), 1)), "a call")
+
+    with_store(pair, work, limits=replace(LIMITS, call=1.5))
 
 
 # --- hostile --------------------------------------------------------------------------------------------------------
