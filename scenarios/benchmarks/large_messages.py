@@ -96,7 +96,8 @@ class Breaking:
                     await other.drain()
             other.transport.abort()
 
-        await asyncio.gather(copy(reader, far_writer), copy(far_reader, writer))
+        with contextlib.suppress(asyncio.CancelledError):  # at the end
+            await asyncio.gather(copy(reader, far_writer), copy(far_reader, writer))
 
 
 async def _receive(folder: Path, limits: Limits, pipe: Pipe) -> None:
@@ -111,7 +112,7 @@ async def _receive(folder: Path, limits: Limits, pipe: Pipe) -> None:
         return {"serve": serve, "lost": lambda *_: None, "errors": errors_for(RECEIVER, SENDER)}
 
     async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await accept(site, reader, writer, limits, links, welcome, print, lambda _: None)
+        await accept(site, reader, writer, limits, links, welcome, lambda *_: None, lambda _: None)
 
     server = await asyncio.start_server(take, "127.0.0.1", 0, limit=2 * PIECE_BYTES)
     port = server.sockets[0].getsockname()[1]
