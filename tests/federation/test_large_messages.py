@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import resource
 import stat
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -51,6 +54,7 @@ from tests.federation.ways import Way
 from tests.federation.world import BANK, LIMITS, SHOP, World
 
 MIB = 1 << 20
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Store(Shop):
@@ -213,6 +217,20 @@ def test_neither_side_has_a_second_copy_of_what_travels(pair: World, tmp_path: P
     with_store(pair, work, limits=replace(LIMITS, message=size + MIB))
 
 
+@pytest.mark.slow
+def test_between_two_processes_a_message_from_a_file_takes_little_memory_and_goes_on_after_a_break() -> None:
+    """As scenarios/benchmarks/large_messages.py measures it with 2 GiB."""
+    words = [sys.executable, "-m", "scenarios.benchmarks.large_messages", "--gib", "0.25"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=250, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert found["mib"] == 256
+    for way in ("lasts", "breaks"):
+        assert found[way]["sender_mib"] < 60
+        assert found[way]["receiver_mib"] < 60
+    assert 0 < found["breaks"]["carried_again_mib"] < 20
+
+
 def test_a_message_above_what_is_approved_does_not_leave_and_says_what_to_do(pair: World) -> None:
     async def work(store: Store, link: Connection, lost: list[str]) -> None:
         big, small = encode_parts(("a", noise(21 * MIB), 1)), encode_parts(("b", noise(10), 1))
@@ -282,23 +300,23 @@ def test_a_call_has_its_time_for_the_answer_after_its_last_part(pair: World, mon
 
 SIZE = 3 * PART_BYTES + 1000
 MAPPED = MAPPED_BYTES + MIB
-Said = tuple[int, int, bytes]
+Piece = tuple[int, int, bytes]
 
 
-def begin(number: int = 1, size: int = SIZE) -> Said:
+def begin(number: int = 1, size: int = SIZE) -> Piece:
     return BEGIN, number, BEGINS.pack(REQUEST, size)
 
 
-def part(start: int, size: int = PART_BYTES, number: int = 1) -> Said:
+def part(start: int, size: int = PART_BYTES, number: int = 1) -> Piece:
     return PART, number, FROM.pack(REQUEST, start) + bytes(size)
 
 
-def parts(size: int = SIZE, number: int = 1) -> list[Said]:
+def parts(size: int = SIZE, number: int = 1) -> list[Piece]:
     """All parts of a message but its last."""
     return [part(start, number=number) for start in range(0, size - PART_BYTES, PART_BYTES)]
 
 
-HOSTILE: dict[str, tuple[list[Said], str]] = {
+HOSTILE: dict[str, tuple[list[Piece], str]] = {
     "out of order": ([begin(), part(PART_BYTES)], f"sends the part of a message from byte {PART_BYTES} on: 0 is next"),
     "overlapping": ([begin(), part(0), part(100)], "sends the part of a message from byte 100"),
     "more than announced": ([begin(size=1000), part(0, 2000)], "sends a part of 2000 bytes of a message of 1000"),
