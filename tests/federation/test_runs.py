@@ -203,3 +203,16 @@ def test_three_sites_that_all_talk_to_each_other(three: World, capsys: pytest.Ca
 def test_who_would_see_anothers_graph_is_refused(world: World, capsys: pytest.CaptureFixture[str], case: str) -> None:
     assert federated(world, (*GLASU, f"special_case={case}"), protocol="glasu") in (2, 3)
     assert "with other data than the approved ones, or another's" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_run_whose_messages_are_larger_than_it_asked_for_ends_and_says_what_to_ask_for(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    protocol, words = LARGE
+    assert federated(world, words, "--limit", "message_gib=0.005", protocol=protocol) == 2, world.output
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fedactors: ")]
+    remedy = "--limit message_gib=0.02, where policy.limits.message_gib of all sites allows it"
+    assert said == [
+        f"fedactors: shop.train: a message of 13010560 bytes to shop: at most 5368709 are approved: {remedy}"
+    ]
