@@ -262,8 +262,8 @@ class RunOptions:
     )
     limit: Sequence[tuple[str, str]] = _option(
         (),
-        "federation: most that the run may use of each site's machine: memory_gib, cpu_hours, hours, disk_gib, gpus; "
-        "repeatable",
+        "federation: most that the run may use of each site's machine: memory_gib, cpu_hours, hours, disk_gib, gpus, "
+        "message_gib; repeatable",
         metavar="NAME=AMOUNT",
         read=_pair("name=amount"),
         repeats=True,

@@ -39,7 +39,7 @@ NOT_IN_THE_API = {
 NOT_FOR_PROTOCOLS = ("fedactors.runtime.ray", "fedactors.federation", "fedactors.cli", "scenarios", "tests")
 EXPORTING = ("fedactors/__init__.py", "fedactors/testing/__init__.py")
 """Packages whose names are used from the package itself."""
-MOST_FILES, SHORTEST, LONGEST = 145, 60, 900
+MOST_FILES, SHORTEST, LONGEST = 146, 60, 900
 LONG_FILES_SAY = "one file because"
 """What the docstring of a longer file gives its reason with."""
 

@@ -59,6 +59,7 @@ TINY: dict[str, tuple[Tiny, ...]] = {
     "nebulafl_batched_clients": (Tiny("--smoke"),),
     "online": (Tiny("--requests 20 --rows 120 --clients 2"),),
     "reading": (Tiny("2000"), Tiny("wide 30")),
+    "large_messages": (Tiny("--gib 0.1"),),
     "large_tables": (Tiny("horizontal 3000 4"), Tiny("tablepuppet 3000 4")),
     "private_averaging": (Tiny("--smoke --only digits/fixed"),),
     "planner": (Tiny("--smoke --out made"),),

@@ -25,6 +25,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from fedactors.actors.remote import DRIVER
@@ -540,6 +541,10 @@ class FederatedRuntime(Runtime):
         tell()
         with self._noting_refusals():
             await asyncio.gather(*map(ask, self._sites))
+        most = proposal.limits.message_bytes
+        self._limits = replace(self._limits, message=most, under_way=2 * max(most, self._limits.message))
+        for link in self._sites.values():
+            link.limits = self._limits
 
     @contextlib.contextmanager
     def _noting_refusals(self) -> Iterator[None]:

@@ -39,6 +39,17 @@ from functools import partial
 from typing import Any
 
 from fedactors.errors import BadInput, CallTimeout, FedactorsError, PartyLost, Refused
+from fedactors.federation.large_messages import (
+    BEGINS,
+    FROM,
+    LARGE_BYTES,
+    MOST_AT_ONCE,
+    MOST_TURNS,
+    UNWRITTEN_BYTES,
+    Arriving,
+    Leaving,
+    Outbox,
+)
 from fedactors.messages.codec import Parts, decode, encode_parts, values_in
 from fedactors.runtime.failures import encode_error, error_of, kind_of, unforeseen
 from fedactors.validation import first_line, one_line
@@ -46,6 +57,8 @@ from fedactors.validation import first_line, one_line
 HEAD = struct.Struct("<IBBI")
 TAKEN = struct.Struct("<Q")
 REQUEST, REPLY, ERROR, PING, BYE = 0, 1, 2, 3, 4
+BEGIN, PART, WROTE = 5, 6, 7
+"""Of a large message; see `large_messages`."""
 PIECE_BYTES = 256 * 1024
 HANDSHAKE_BYTES, HANDSHAKE_MEMORY = 4096, 64 * 1024
 """Of what is read from somebody who has not said who they are, and of what it may take when it is decoded."""
@@ -77,9 +90,11 @@ class Limits:
     away: float = 60.0
     """For a connection that broke to come back, after which the other site counts as lost."""
     call: float = 3600.0
-    """For the answer to a call."""
+    """For the answer to a call; of large messages, from their last part."""
     message: int = 256 * 1024 * 1024
     """Bytes of one message."""
+    under_way: int | None = None
+    """Bytes of a connection's calls without an answer, or whose answers are not read; None: of two messages."""
     calls: float = math.inf
     """Of one connection in all."""
     skew: float = 60.0
@@ -159,7 +174,7 @@ def checked_parts(found: Any, sender: str, count: int, what: str) -> tuple[Any, 
     return found
 
 
-def error_in(body: bytes, peer: str, is_of: Callable[[str], bool] = lambda name: False) -> FedactorsError:
+def error_in(body: bytes | memoryview, peer: str, is_of: Callable[[str], bool] = lambda name: False) -> FedactorsError:
     """Return the error that a reply carries; others wrote its text, which logs and terminals will show.
 
     It is of the party that was asked: its answer blames no other one.
@@ -685,11 +700,13 @@ class Connection:
     is_closed: bool = False
     _pending: dict[int, tuple[asyncio.Future[Any], str, float]] = field(default_factory=dict)
     """By number: the future of a reply, what it is about, and since when it is awaited."""
+    _moved: dict[int, float] = field(default_factory=dict)
+    """When a part of a request, or of its reply, last left or came."""
     _late: set[int] = field(default_factory=set)
     """Numbers of requests for whose replies this side waits no longer."""
     _made: int = 0
     _taken: int = 0
-    _queue: deque[tuple[int, int, Parts]] = field(default_factory=deque)
+    _queue: deque[tuple[int, int, Parts, str]] = field(default_factory=deque)
     _queued: asyncio.Event = field(default_factory=asyncio.Event)
     _is_writing: bool = False
     _num_refused: int = 0
@@ -706,6 +723,18 @@ class Connection:
     """its kind and number,"""
     _waits_since: float | None = None
     """and since when its next piece is awaited, or the end of one that has begun."""
+    _outbox: Outbox = field(default_factory=Outbox)
+    _arriving: dict[tuple[int, int], Arriving] = field(default_factory=dict)
+    """Large messages that arrive, by kind and number."""
+    _unwritten: deque[tuple[int, int]] = field(default_factory=deque)
+    """Those of which parts wait to be written, in the order in which they are taken."""
+    _is_keeping: bool = False
+    _parts_received: int = 0
+    """Bytes of their parts,"""
+    _parts_written: int = 0
+    """and of those that are written."""
+    _last_piece: float = 0.0
+    """When a piece came that is no heartbeat."""
     _heard: float = 0.0
     _heartbeats: Heartbeats = field(default_factory=Heartbeats)
     _acknowledged: int = 0
@@ -742,6 +771,9 @@ class Connection:
         """Go on over this connection; see `Stream.carry`."""
         self._heard = time.monotonic()
         self._waits_since = None if self._waits_since is None else self._heard
+        self._last_piece = self._heard
+        for one in self._arriving.values():
+            one.since = self._heard
         self.stream.carry(writer, taken, is_dialled=is_dialled)
         if is_dialled:
             self._acknowledge()
@@ -796,29 +828,41 @@ class Connection:
             now = time.monotonic()
             if now - self._heard > limits.heartbeat_timeout:
                 self.cut(f"gave no heartbeat for {limits.heartbeat_timeout:g} s")
-            elif self._waits_since is not None and now - self._waits_since > limits.piece:
+            elif (self._waits_since is not None and now - self._waits_since > limits.piece) or self._is_overdue(now):
                 self.give_up(f"took more than {limits.piece:g} s to send one piece", is_refused=True)
             else:
                 self._acknowledge()
 
     # --- requests and replies ---
 
-    def request(self, parts: Parts, what: str, *, is_limited: bool = True) -> asyncio.Future[Any]:
-        """Send a request now and return the future of its reply's bytes, or its error; `what` is for people.
+    def request(self, parts: Parts, what: str, *, is_limited: bool = True, order: str = "") -> asyncio.Future[Any]:
+        """Send a request now and return the future of its reply's bytes, or its error.
 
-        One that is not limited waits while the other side gives heartbeats.
+        Args:
+            parts: of its frame.
+            what: it is about, for people.
+            is_limited: False: it waits while the other side gives heartbeats.
+            order: a large request may be overtaken by those of another name, or of none.
         """
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self.is_closed:
             reply.set_exception(PartyLost(self.peer, f"its site is gone; {what} was not done"))
             return reply
+        if (size := sum(map(len, parts))) > self.limits.message:
+            reply.set_exception(self._too_large(size, what))
+            return reply
         self._made += 1
         number = self._made
         self._pending[number] = (reply, what, time.monotonic())
-        self._send(REQUEST, number, parts)
+        self._send(REQUEST, number, parts, order)
         if is_limited:
             late = asyncio.get_running_loop().call_later(self.limits.call, self._give_up, number)
-            reply.add_done_callback(lambda _: late.cancel())
+
+            def ended(_: asyncio.Future[Any]) -> None:
+                late.cancel()
+                self._moved.pop(number, None)
+
+            reply.add_done_callback(ended)
         return reply
 
     async def ask(self, value: Any, what: str, *, most: int | None = None) -> Any:
@@ -848,19 +892,28 @@ class Connection:
         return time.monotonic() - self._broke_at if is_away else 0.0
 
     def _give_up(self, number: int) -> None:
+        if (left := self._moved.get(number, -math.inf) + self.limits.call - time.monotonic()) > 0:
+            asyncio.get_running_loop().call_later(left, self._give_up, number)
+            return
         reply, what, _ = self._pending.pop(number, (None, "", 0.0))
         if reply is not None and not reply.done():
             self._late.add(number)
             reply.set_exception(CallTimeout(self.peer, f"{what} gave no answer within {self.limits.call:g} s"))
 
-    def _send(self, kind: int, number: int, parts: Parts) -> None:
+    def _too_large(self, size: int, what: str) -> BadInput:
+        gib = math.ceil(size / (1 << 30) * 100) / 100
+        said = f"{what}: a message of {size} bytes to {self.peer}: at most {self.limits.message} are approved"
+        said += f": --limit message_gib={gib:g}, where policy.limits.message_gib of all sites allows it"
+        return BadInput(said).telling(said)
+
+    def _send(self, kind: int, number: int, parts: Parts, order: str = "") -> None:
         size = sum(map(len, parts))
         if size <= PIECE_BYTES and not (self._queue or self._is_writing) and self.stream.has_room.is_set():
             # one piece need not wait for the task that writes
             self._put(parts, kind, False, number)
             self._written(kind, size)
             return
-        self._queue.append((kind, number, parts))
+        self._queue.append((kind, number, parts, order))
         self._queued.set()
 
     def _put(self, parts: Parts, kind: int, more: bool, number: int) -> None:
@@ -884,13 +937,35 @@ class Connection:
             await self._queued.wait()
             self._queued.clear()
             self._is_writing = True
-            while self._queue:
-                kind, number, parts = self._queue.popleft()
-                for piece, more in pieces_of(parts):
-                    await self.stream.has_room.wait()
-                    self._put(piece, kind, more, number)
-                self._written(kind, sum(map(len, parts)))
-            self._is_writing = False
+            while self._queue or self._outbox.due(self.limits.message) is not None:
+                if self._queue:
+                    await self._write_next()
+                await self.stream.has_room.wait()  # by turns: neither keeps the other from going on
+                self._write_part()
+            self._is_writing = bool(self._outbox)
+
+    async def _write_next(self) -> None:
+        """Write a message; of a large one, or one that must not overtake it, that it begins."""
+        kind, number, parts, order = self._queue.popleft()
+        size = sum(map(len, parts))
+        await self.stream.has_room.wait()
+        if kind != ERROR and (size > LARGE_BYTES or self._outbox.holds(order)):
+            self._outbox.add(Leaving(kind, number, parts, order))
+            self._put([BEGINS.pack(kind, size)], BEGIN, False, number)
+            return
+        for piece, more in pieces_of(parts):
+            await self.stream.has_room.wait()
+            self._put(piece, kind, more, number)
+        self._written(kind, size)
+
+    def _write_part(self) -> None:
+        """Write what is due of a large message, if any is."""
+        if (one := self._outbox.due(self.limits.message)) is None:
+            return
+        self._put(self._outbox.take_part(one), PART, False, one.number)
+        self._move(one.kind == REQUEST, one.number)
+        if one.sent == one.size:
+            self._written(one.kind, one.size)
 
     def _feed(self, data: bytes) -> None:
         """Take what arrives."""
@@ -918,45 +993,49 @@ class Connection:
         if kind == PING:  # also within a message: who sends one may have to hear this first
             if more or len(piece) != TAKEN.size:
                 raise Broken("sends an invalid heartbeat")
-            self._heartbeats.count(self.stream.written // ACKNOWLEDGED_BYTES)
+            self._count_heartbeat()
             self.stream.acknowledge(*TAKEN.unpack(piece))
             return
+        if kind == WROTE:  # likewise
+            if more or len(piece) != TAKEN.size:
+                raise Broken("sends an invalid part of a message")
+            self._count_heartbeat()
+            if wrong := self._outbox.wrote(*TAKEN.unpack(piece)):
+                raise Broken(wrong)
+            self._queued.set()
+            return
         held = self._message
+        self._last_piece = self._heard
         if held and (kind, number) != self._begun and (kind, number) not in ((ERROR, 0), (BYE, 0)):  # the last word
             raise Broken("begins a message before the one before it has ended")
         if more and len(piece) < PIECE_BYTES:
             raise Broken(f"sends a piece of {len(piece)} bytes within a message: each is {PIECE_BYTES}")
-        if len(held) * PIECE_BYTES + len(piece) > self.limits.message:
-            raise Broken(f"sends a message of more than {self.limits.message} bytes")
+        if len(held) * PIECE_BYTES + len(piece) > min(LARGE_BYTES, self.limits.message):
+            raise Broken(f"sends a message of more than {min(LARGE_BYTES, self.limits.message)} bytes at once")
         held.append(piece)
         self._begun = (kind, number)
         if not more:
             self._message = []
             self._take(kind, number, b"".join(held))
 
-    def _take(self, kind: int, number: int, body: bytes) -> None:
+    def _count_heartbeat(self) -> None:
+        """Count what the other side says of what was taken or written: one of each for so many bytes."""
+        self._heartbeats.count(2 * self.stream.written // ACKNOWLEDGED_BYTES)
+
+    def _take(self, kind: int, number: int, body: bytes | memoryview) -> None:
         if kind == REQUEST:
-            if number != self._taken + 1:
-                raise Broken(f"sends call {number} after call {self._taken}: calls are made once, in their order")
-            self._taken = number
-            if self.serve is None:
-                raise Broken("makes a call where it may make none")
-            if number > self.limits.calls:
-                raise Broken(f"makes more than {self.limits.calls} calls")
-            self._num_open += 1
-            self._held_bytes += len(body)
-            if self._is_pressed:
-                raise Broken(self._pressed)
-            self._start(self._answer(number, memoryview(body)))
+            self._begin_call(number)
+            self._take_call(number, memoryview(body))
+        elif kind == BEGIN:
+            self._begin_arriving(number, memoryview(body))
+        elif kind == PART:
+            self._take_part(number, memoryview(body))
         elif kind == ERROR and number == 0:
             self.give_up(f"{TURNED_AWAY}{_text_of(body)}")
         elif kind == BYE:
             self.give_up("the connection was closed")
         elif kind in (REPLY, ERROR):
-            if not 0 < number <= self._made:
-                raise Broken(f"answers call {number}, which was not made")
-            if number not in self._pending and number not in self._late:
-                raise Broken(f"answers call {number} a second time")
+            self._check_answers(number)
             self._late.discard(number)
             reply, *_ = self._pending.pop(number, (None, "", 0.0))
             if reply is not None and not reply.done():
@@ -967,16 +1046,132 @@ class Connection:
         else:
             raise Broken(f"sends a piece of the unknown kind {kind}")
 
+    def _begin_call(self, number: int) -> None:
+        if number != self._taken + 1:
+            raise Broken(f"sends call {number} after call {self._taken}: calls are made once, in their order")
+        self._taken = number
+        if self.serve is None:
+            raise Broken("makes a call where it may make none")
+        if number > self.limits.calls:
+            raise Broken(f"makes more than {self.limits.calls} calls")
+        self._num_open += 1
+        if self._is_pressed:
+            raise Broken(self._pressed)
+
+    def _take_call(self, number: int, body: memoryview) -> None:
+        self._held_bytes += len(body)
+        if self._is_pressed:
+            raise Broken(self._pressed)
+        self._start(self._answer(number, body))
+
+    def _check_answers(self, number: int) -> None:
+        if not 0 < number <= self._made:
+            raise Broken(f"answers call {number}, which was not made")
+        if (number not in self._pending and number not in self._late) or (REPLY, number) in self._arriving:
+            raise Broken(f"answers call {number} a second time")
+
+    # --- large messages ---
+
+    def _begin_arriving(self, number: int, body: memoryview) -> None:
+        if len(body) != BEGINS.size:
+            raise Broken("sends an invalid part of a message")
+        of, size = BEGINS.unpack(body)
+        if not 0 < size <= self.limits.message:
+            raise Broken(
+                f"announces a message of {size} bytes: at most {self.limits.message} (--limit message_gib, "
+                "policy.limits.message_gib)"
+            )
+        if of == REQUEST:
+            self._begin_call(number)
+        elif of == REPLY:
+            self._check_answers(number)
+        else:
+            raise Broken(f"begins message {number}, which is no call and no answer")
+        self._arriving[of, number] = Arriving(size)
+
+    def _take_part(self, number: int, body: memoryview) -> None:
+        if len(body) < FROM.size:
+            raise Broken("sends an invalid part of a message")
+        of, start = FROM.unpack_from(body)
+        one, part = self._arriving.get((of, number)), body[FROM.size :]
+        if one is None or one.received == one.size:
+            raise Broken(f"sends part of a message {number} that has not begun, or has ended")
+        if one.received == 0 and sum(other.has_begun for other in self._arriving.values()) >= MOST_AT_ONCE:
+            raise Broken(f"sends parts of more than {MOST_AT_ONCE} messages at once")
+        if self._parts_received - self._parts_written >= UNWRITTEN_BYTES:
+            raise Broken(f"sends more than {UNWRITTEN_BYTES} bytes of parts before they are written")
+        if wrong := one.add(start, part):
+            raise Broken(wrong)
+        self._parts_received += len(part)
+        self._move(of == REPLY, number)
+        if (of, number) not in self._unwritten:
+            self._unwritten.append((of, number))
+        if not self._is_keeping:
+            self._is_keeping = True
+            self._start(self._keep())
+
+    def _move(self, is_asked_here: bool, number: int) -> None:
+        if is_asked_here and number in self._pending:
+            self._moved[number] = time.monotonic()
+
+    async def _keep(self) -> None:
+        """Write the parts that arrive, say how much is written, and take what is whole, in its order."""
+        while self._unwritten:
+            of, number = self._unwritten.popleft()
+            one = self._arriving[of, number]
+            num_bytes = await one.write()
+            self._parts_written += num_bytes
+            self._put([TAKEN.pack(self._parts_written)], WROTE, False, 0)
+            if one.written == one.size:
+                del self._arriving[of, number]
+                self._take_whole(of, number, one)
+                if self.is_closed:
+                    return
+        self._is_keeping = False
+
+    def _take_whole(self, of: int, number: int, one: Arriving) -> None:
+        try:
+            body = one.take()
+            if of == REQUEST:
+                self._take_call(number, body)
+            else:
+                self._take(of, number, body)
+        except Broken as error:
+            self.give_up(str(error), is_refused=True)
+        except BadInput as error:
+            self.tell("error", f"{self.peer}: {error}")
+            if of == REQUEST:
+                self._reply(ERROR, number, self.errors(error))
+                return
+            self._late.discard(number)
+            reply, *_ = self._pending.pop(number, (None, "", 0.0))
+            if reply is not None and not reply.done():
+                reply.set_exception(error)
+
+    def _is_overdue(self, now: float) -> bool:
+        """Say whether the next part of a message does not come, though all that came is written."""
+        arriving = self._arriving.values()
+        if not arriving or self._parts_written < self._parts_received:
+            return False
+        oldest = min((one.since for one in arriving if one.has_begun), default=now)
+        return now - self._last_piece > self.limits.piece or now - oldest > MOST_TURNS * self.limits.piece
+
     async def _answer(self, number: int, body: memoryview) -> None:
         assert self.serve is not None
         try:
             kind, parts = REPLY, encode_parts(await self.serve(body))
+            if (size := sum(map(len, parts))) > self.limits.message:
+                raise self._too_large(size, "a reply")
         except Exception as error:
             kind, parts = ERROR, self.errors(error)
             self._num_refused += isinstance(error, Refused)
             if self._num_refused > MOST_REFUSED:
                 self.give_up(f"goes on after {MOST_REFUSED} of its calls were refused", is_refused=True)
-        self._held_bytes += sum(map(len, parts)) - len(body)
+        self._held_bytes -= len(body)
+        self._reply(kind, number, parts)
+
+    def _reply(self, kind: int, number: int, parts: Parts) -> None:
+        self._held_bytes += sum(map(len, parts))
         if self._is_pressed:
             self.give_up(self._pressed, is_refused=True)
         if not self.is_closed:
@@ -984,11 +1179,15 @@ class Connection:
 
     @property
     def _is_pressed(self) -> bool:
-        return self._num_open > MOST_PENDING or self._held_bytes > 2 * self.limits.message
+        return self._num_open > MOST_PENDING or self._held_bytes > self._most_under_way
+
+    @property
+    def _most_under_way(self) -> int:
+        return 2 * self.limits.message if self.limits.under_way is None else self.limits.under_way
 
     @property
     def _pressed(self) -> str:
-        most = f"{MOST_PENDING} calls or {2 * self.limits.message} bytes"
+        most = f"{MOST_PENDING} calls or {self._most_under_way} bytes"
         return f"has more than {most} under way, or reads no answers"
 
     # --- the end ---
@@ -1017,6 +1216,10 @@ class Connection:
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
+        for one in self._arriving.values():
+            one.discard()
+        self._arriving.clear()
+        self._outbox.clear()
         self.stream.write(framed([], BYE))
         self.stream.close(_LAST_WORDS)
 
@@ -1044,7 +1247,7 @@ class Connection:
                 await self.stream.closed()
 
 
-def _text_of(body: bytes) -> str:
+def _text_of(body: bytes | memoryview) -> str:
     """Return what an error says, in a line."""
     try:
         error = error_in(body, "", lambda _: True)  # only its text is used
@@ -1055,7 +1258,7 @@ def _text_of(body: bytes) -> str:
 
 # --- the handshake, and who may stay before it ---
 
-VERSION = 4
+VERSION = 5
 """Of the link."""
 NEW = -1
 _LONGEST_WORD = 100

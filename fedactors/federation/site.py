@@ -876,7 +876,7 @@ class SiteProcess:
         self.run = SiteRun(self.folder, proposal, protocol, config, self.limits, self._operations)
         self.run.is_return, self.run.hosts = is_return, hosts
         if self._driving is not None:
-            self._driving.limits = self.limits
+            self._driving.limits = self.run.limits
         self._watching = asyncio.get_running_loop().create_task(self._stop_when_asked(self.run))
         self._watching.add_done_callback(partial(self._watch_ended, self.run))
         self._show()

@@ -30,7 +30,7 @@ In site.toml:
     reservation_seconds = 300                 # a run whose turn has come begins within, or others who wait come first
     budget_per_run = { epsilon = 1.0, delta = 1e-5 }  # what a run may announce to take; left out: all that is left
     changed_data = "refuse"                   # of a run whose data changed after its approval; "warn" (default): log
-    [policy.limits]                           # of each run: memory_gib, cpu_hours, hours, disk_gib, gpus
+    [policy.limits]                           # of each run: memory_gib, cpu_hours, hours, disk_gib, gpus, message_gib
     hours = 2.0
     [[policy.queries]]                        # over tables, the whole task; any other one waits for a person
     sql = "SELECT ..."
@@ -178,6 +178,10 @@ NOTHING, EVERYTHING = Amount(epsilon=0.0), Amount(epsilon=math.inf, delta=1.0)
 _Above = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+MESSAGE_GIB = 0.25
+"""Of one message between sites, where neither a run nor a policy says more."""
+
+
 @pydantic_dataclass(frozen=True, kw_only=True, config=_STRICT)
 class RunLimits:
     """What one run may take of a site's machine; None: unlimited."""
@@ -192,6 +196,13 @@ class RunLimits:
     """Of its files at the site."""
     gpus: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Of its actors at the site, together."""
+    message_gib: _Above | None = None
+    """Of one message between sites; None: 0.25, which a run exceeds only where it asks for more."""
+
+    @property
+    def message_bytes(self) -> int:
+        """Bytes of one message between sites."""
+        return int((MESSAGE_GIB if self.message_gib is None else self.message_gib) * (1 << 30))
 
     def within(self, most: RunLimits, site: str) -> RunLimits:
         """Return the smaller of each of two limits.
@@ -202,6 +213,11 @@ class RunLimits:
         found = {}
         for name, allowed in vars(most).items():
             asked = getattr(self, name, None)
+            if name == "message_gib":
+                if asked is None:
+                    found[name] = None if allowed is None else min(allowed, MESSAGE_GIB)
+                    continue
+                allowed = MESSAGE_GIB if allowed is None else allowed
             if asked is not None and allowed is not None and asked > allowed:
                 said = f"{site}: policy.limits.{name}: {asked:g} is not allowed"
                 raise BadInput(f"{said}: at most {allowed:g}").telling(said)

@@ -1076,7 +1076,9 @@ class SiteRun:
         self._folder = folder
         self._protocol = protocol
         self._config = config
-        self._limits = limits
+        most = proposal.limits.within(folder.policy.limits, folder.name).message_bytes
+        # of smaller messages more are under way
+        self.limits = dataclasses.replace(limits, message=most, under_way=2 * max(most, limits.message))
         self.actors = self._host()
         self._operations = operations
         self._tell = operations.tell
@@ -1149,7 +1151,7 @@ class SiteRun:
 
         package, digest = package_of(self._protocol), code_digest(self.proposal)
         code = None if digest is None else user_code.files_of(digest)
-        return RayActorHost(self, ray, self._limits.call, package, self.proposal.source, code)
+        return RayActorHost(self, ray, self.limits.call, package, self.proposal.source, code)
 
     # --- for the driver, whose site is the coordinator's ---
 
@@ -1415,7 +1417,7 @@ class SiteRun:
             ends: dict[str, Any] = {"serve": None, "lost": self._lost, "traffic": self._operations.traffic(site)}
             ends |= {"errors": errors_for(self._folder.name, site), "tell": partial(self._operations.tell_of, site)}
             ends["is_of"] = partial(self.gate.is_at, site)
-            made = await dial(self._folder, federation.members[site], hello, self._limits, **ends)
+            made = await dial(self._folder, federation.members[site], hello, self.limits, **ends)
             self._out[site, purpose] = made
             self._operations.met(made)
 
@@ -1551,7 +1553,7 @@ class SiteRun:
         calls, payloads = partial(self._serve_frame, peer, asyncio.Lock()), partial(self._serve_payload, peer)
         serve = calls if purpose == CALLS else payloads
         errors = errors_for(self._folder.name, peer)
-        return {"serve": serve, "lost": self._lost, "errors": errors}
+        return {"serve": serve, "lost": self._lost, "errors": errors, "limits": self.limits}
 
     def joined(self, peer: str, purpose: str, connection: Connection) -> None:
         """Remember a connection that another site opened."""
@@ -1624,14 +1626,14 @@ class SiteRun:
             return gone
         if purpose == CALLS and self._spending.is_counted:
             return asyncio.get_running_loop().create_task(self._send_within(site, parts, what))
-        return self._out[site, purpose].request(parts, what)
+        return self._out[site, purpose].request(parts, what, order=what.partition(".")[0] if purpose == CALLS else "")
 
     async def _send_within(self, site: str, parts: Parts, what: str) -> Any:
         await self._spending.check()
         link = self._out.get((site, CALLS))
         if link is None:
             raise PartyLost(site, f"its site is away; {what} was not done")
-        return await link.request(parts, what)
+        return await link.request(parts, what, order=what.partition(".")[0])
 
     def output(self, to: str) -> Path:
         """Return where a file that the driver asked for goes.

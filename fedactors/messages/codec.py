@@ -444,6 +444,7 @@ def encode_parts(value: Any, arguments: bool = False) -> Parts:
         if array.nbytes:
             parts.append(array.reshape(-1).view(np.uint8).data)
             parts.append(b"\0" * ((-array.nbytes) % _ALIGN))
+    arrays.clear()  # `default` has itself and them, which go with the frame
     return parts
 
 
@@ -554,7 +555,7 @@ def decode(
             depth += 1
             if depth > _DEEPEST:
                 raise CodecError(f"messages within messages, deeper than {_DEEPEST}")
-            name, values = _unpacked(data, unchecked, ext_hook=ext_hook, **hooks)
+            name, values = _unpacked(data, unchecked, **hooks)
             depth -= 1
             return _make_message(name, values, arguments)
         if code == _BIG_INT:
@@ -565,9 +566,12 @@ def decode(
 
     try:
         tree, offsets = _unpacked(view[_PREFIX.size : start], unchecked, **hooks)
-        return _unpacked(tree, unchecked, ext_hook=ext_hook, **hooks)
+        hooks["ext_hook"] = ext_hook
+        return _unpacked(tree, unchecked, **hooks)
     except _MALFORMED as error:
         raise CodecError(f"a frame that does not decode: {error}") from None
+    finally:
+        hooks.clear()  # of the hook that has them and the frame, which goes with its last array
 
 
 def _mapping(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:

@@ -351,10 +351,12 @@ def error_for_sites(site: str, error: BaseException) -> FedactorsError:
     """Return what other sites are told of an error of `site`."""
     known = as_party_error(site, error)
     origin = getattr(known, _ORIGIN, None)
-    if origin is None and isinstance(known, _FRAMEWORK_ERRORS):
-        if (said := known.for_others) is None:
-            return known
+    if origin is None and (said := known.for_others) is not None:
+        if not isinstance(known, _FRAMEWORK_ERRORS):
+            return PartyFailed(site, said.removeprefix(f"{site}: "))
         return type(known)(known.party, said) if isinstance(known, PartyError) else type(known)(said)
+    if origin is None and isinstance(known, _FRAMEWORK_ERRORS):
+        return known
     kind = next((kind for kind in (PartyLost, CallTimeout) if isinstance(known, kind)), PartyFailed)
     return kind(origin or site, f"{kind_of(known)}; the log of the site {site} says more")
 

@@ -251,7 +251,7 @@ def test_sites_speak_through_a_balancer_in_http_mode(tmp_path: Path, scheme: str
 
 @pytest.mark.slow
 def test_a_run_goes_through_a_balancer_in_http_mode(tmp_path: Path) -> None:
-    from tests.federation.test_runs import SMALL, federated
+    from tests.federation.test_runs import LARGE, SMALL, federated
 
     world, port, config = balanced(tmp_path, "wss")
     with process(port, "haproxy", "-f", str(config)):
@@ -259,6 +259,8 @@ def test_a_run_goes_through_a_balancer_in_http_mode(tmp_path: Path) -> None:
         world.start(SHOP)
         try:
             assert federated(world, SMALL) == 0, world.output
+            protocol, words = LARGE
+            assert federated(world, words, protocol=protocol) == 0, world.output
         finally:
             world.stop()
 

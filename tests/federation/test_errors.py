@@ -132,10 +132,10 @@ def crossed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     told: list[bytes] = []
     send = Connection._send
 
-    def noting(self: Connection, kind: int, number: int, parts: Any) -> Any:
+    def noting(self: Connection, kind: int, number: int, parts: Any, order: str = "") -> Any:
         if kind == ERROR and self.peer == BANK:
             told.append(b"".join(bytes(part) for part in parts))
-        return send(self, kind, number, parts)
+        return send(self, kind, number, parts, order)
 
     monkeypatch.setattr(Connection, "_send", noting)
     return told

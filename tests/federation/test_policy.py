@@ -15,7 +15,7 @@ import pytest
 from fedactors.cli.main import main
 from fedactors.errors import BadInput, Refused
 from fedactors.federation.approval import as_tree, decide, kept_proposals
-from fedactors.federation.site_folder import SITE, Amount, Policy, SiteFolder, in_all, spent
+from fedactors.federation.site_folder import SITE, Amount, Policy, RunLimits, SiteFolder, in_all, spent
 from tests.federation.hostile_sites import WORKER, Rogue, in_mid_run
 from tests.federation.test_runs import SMALL, command, federated
 from tests.federation.world import BANK, SHOP, World
@@ -354,3 +354,21 @@ def test_what_are_no_limits_is_one_line(tmp_path: Path) -> None:
     assert RunLimits(hours=1.0, gpus=1.0).within(most, SHOP) == RunLimits(hours=1.0, memory_gib=8.0, gpus=1.0)
     with pytest.raises(BadInput, match=r"^shop: policy\.limits\.memory_gib: 9 is not allowed: at most 8$"):
         RunLimits(memory_gib=9.0).within(most, SHOP)
+
+
+@pytest.mark.parametrize(
+    ("asked", "allowed", "holds"),
+    [(None, None, 0.25), (None, 4.0, 0.25), (None, 0.1, 0.1), (2.0, 4.0, 2.0), (0.1, None, 0.1)],
+)
+def test_a_message_is_as_large_as_a_run_asks_for_and_a_policy_allows_and_else_as_it_was(
+    asked: float | None, allowed: float | None, holds: float
+) -> None:
+    found = RunLimits(message_gib=asked).within(RunLimits(message_gib=allowed), SHOP)
+    assert found.message_bytes == int(holds * 2**30)
+
+
+@pytest.mark.parametrize("allowed", [None, 1.0])
+def test_a_run_that_asks_for_larger_messages_than_a_policy_allows_is_refused(allowed: float | None) -> None:
+    most = f"{allowed or 0.25:g}"
+    with pytest.raises(BadInput, match=rf"^shop: policy\.limits\.message_gib: 2 is not allowed: at most {most}$"):
+        RunLimits(message_gib=2.0).within(RunLimits(message_gib=allowed), SHOP)

@@ -26,7 +26,7 @@ from fedactors.federation.runtime import FederatedRuntime
 from fedactors.federation.site_folder import SiteFolder
 from tests.campaign.environment import Environment
 from tests.federation.test_going_on import MANY, resumed, runs, same
-from tests.federation.test_runs import OTHERS, SMALL, federated, last_line, last_run, simulated
+from tests.federation.test_runs import LARGE, OTHERS, SMALL, federated, last_line, last_run, simulated
 from tests.federation.world import BANK, SHOP, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(540), pytest.mark.drawn(2, family="ray sites")]
@@ -117,6 +117,7 @@ def folders_of(begun: Sequence[psutil.Process]) -> list[Path]:
 WHAT = {
     "vfl": ("pubsub-vfl", (*SMALL, "algorithm=vfl")),
     "glasu": OTHERS["glasu"],
+    "large messages": LARGE,
 }
 
 

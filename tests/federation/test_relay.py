@@ -31,7 +31,7 @@ from fedactors.messages.codec import encode_parts
 from fedactors.runtime.addresses import free_port
 from fedactors.runtime.failures import errors_for
 from tests.federation.test_going_on import MANY, after_rounds, resumed, rounds_of, runs, same
-from tests.federation.test_runs import SMALL, federated, last_line, last_run, simulated
+from tests.federation.test_runs import LARGE, SMALL, federated, last_line, last_run, simulated
 from tests.federation.world import BANK, LIMITS, SHOP, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.drawn(3, family="relay")]
@@ -143,6 +143,21 @@ def test_a_run_through_a_relay_is_the_same_run(
     for word in (b"worker-0", b"Embedding", b"propose", b"orders", last_run(world).encode()):
         assert word not in content  # which the sites said to each other again and again
     relay.await_text("bank called shop: ")
+
+
+@pytest.mark.slow
+def test_large_messages_pass_a_relay_in_parts(
+    joined: tuple[World, Running], capsys: pytest.CaptureFixture[str]
+) -> None:
+    world, relay = joined
+    protocol, words = LARGE
+    assert federated(world, words, "--share-seed", "--seed", "7", protocol=protocol) == 0, (world.output, relay.texts())
+    found = last_line(capsys)
+    assert simulated(world, words, protocol) == 0
+    expected = last_line(capsys)
+    assert found["metrics"] == pytest.approx(expected["metrics"], abs=1e-6)
+    assert (found["bytes"], found["messages"]) == (expected["bytes"], expected["messages"])
+    assert agree({name: world.path / name for name in (BANK, SHOP)}, last_run(world))
 
 
 def test_check_reaches_a_site_that_cannot_be_dialled(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fedactors.cli.main import main
+from fedactors.federation.large_messages import Arriving
 from fedactors.federation.operations import agree
 from tests.federation.world import BANK, CLINIC, SHOP, SQL, SQL_OF_THREE, TASK, World
 
@@ -124,12 +125,18 @@ def test_settings_whose_order_is_as_it_happens_run_too(world: World, words: tupl
     assert agree({name: world.path / name for name in (BANK, SHOP)}, run)
 
 
+LARGE = ("horizontal", ("num_rounds=2", "hidden_size=1800", "model=mlp"))
+"""Its models have 13 MB, and travel in parts."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("what", OTHERS)
+@pytest.mark.parametrize("what", [*OTHERS, "large messages"])
 def test_other_protocols_give_the_metrics_bytes_and_messages_of_the_simulated_run(
-    world: World, capsys: pytest.CaptureFixture[str], what: str
+    world: World, capsys: pytest.CaptureFixture[str], what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    protocol, words = OTHERS[what]
+    add, arrived = Arriving.add, []
+    monkeypatch.setattr(Arriving, "add", lambda one, *part: (arrived.append(one), add(one, *part))[1])
+    protocol, words = OTHERS.get(what, LARGE)
     assert simulated(world, words, protocol) == 0
     expected = last_line(capsys)
     code = federated(world, words, "--share-seed", "--seed", "7", protocol=protocol)
@@ -139,6 +146,7 @@ def test_other_protocols_give_the_metrics_bytes_and_messages_of_the_simulated_ru
     assert (found["bytes"], found["messages"]) == (expected["bytes"], expected["messages"])
     run = last_run(world)
     assert agree({name: world.path / name for name in (BANK, SHOP)}, run)
+    assert bool(arrived) == (what == "large messages")
 
 
 @pytest.mark.slow
@@ -195,3 +203,16 @@ def test_three_sites_that_all_talk_to_each_other(three: World, capsys: pytest.Ca
 def test_who_would_see_anothers_graph_is_refused(world: World, capsys: pytest.CaptureFixture[str], case: str) -> None:
     assert federated(world, (*GLASU, f"special_case={case}"), protocol="glasu") in (2, 3)
     assert "with other data than the approved ones, or another's" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_run_whose_messages_are_larger_than_it_asked_for_ends_and_says_what_to_ask_for(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    protocol, words = LARGE
+    assert federated(world, words, "--limit", "message_gib=0.005", protocol=protocol) == 2, world.output
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fedactors: ")]
+    remedy = "--limit message_gib=0.02, where policy.limits.message_gib of all sites allows it"
+    assert said == [
+        f"fedactors: shop.train: a message of 13010560 bytes to shop: at most 5368709 are approved: {remedy}"
+    ]

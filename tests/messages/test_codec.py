@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import gc
 import itertools
 import struct
 import subprocess
 import sys
 import time
+import weakref
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -180,6 +183,36 @@ def test_buffers_are_aligned_and_read_only_views() -> None:
         assert 0 < offset < len(frame)
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 1
+
+
+class Bytes(bytearray):
+    """Bytes that a weak reference may know."""
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_a_frame_goes_with_the_last_array_that_lies_in_it(no_collection: None) -> None:
+    for value in (np.ones(1000), Pair(Numbers("a", np.ones(1000)), None)):
+        frame = Bytes(encode(value))
+        known, found = weakref.ref(frame), decode(frame)
+        del frame
+        assert known() is not None
+        del found
+        assert known() is None
+
+
+def test_an_array_goes_with_the_last_part_of_its_frame(no_collection: None) -> None:
+    content = Bytes(8000)
+    known, parts = weakref.ref(content), encode_parts(Numbers("a", np.frombuffer(content)))
+    del content
+    assert known() is not None
+    del parts
+    assert known() is None
 
 
 def test_parts_do_not_copy_arrays_and_join_to_the_frame() -> None:
