@@ -724,23 +724,23 @@ def _digests(site: str, found: Any, gate: Gate) -> dict[str, bytes]:
     raise Refused(site, "does not say what it wrote in a checkpoint")
 
 
-def _position_in(site: str, found: Any) -> tuple[int, str, str]:
-    """Return what a site says of a run's position in its queue, and of the run before it.
+def _position_in(site: str, found: Any) -> tuple[int, str]:
+    """Return what a site says of a run's position in its queue, and whose run is before it.
 
     Raises:
         Refused: it says something else.
     """
     match found:
-        case (int(position), str(run), str(coordinator)) if 0 <= position < _MOST_COUNTED:
-            return position, run, coordinator
+        case (int(position), str(coordinator)) if 0 <= position < _MOST_COUNTED:
+            return position, coordinator
     raise Refused(site, "does not say which position a run has in its queue")
 
 
 def _turn_at(site: str, found: tuple[Any, ...] | None) -> str:
     if found is None:
         return f"asks {site} for its turn"
-    position, run, coordinator = found
-    before = f", behind run {one_line(run, 40)} of {one_line(coordinator, 80)}" if run else ""
+    position, coordinator = found
+    before = f", behind a run of {one_line(coordinator, 80)}" if coordinator else ""
     return f"waits for {site}: position {position} in its queue{before}"
 
 

@@ -95,6 +95,8 @@ from fedactors.validation import first_line, one_line, shown
 T = TypeVar("T")
 DRIVING = "driver"
 _LOOK_SECONDS = 0.2
+_PAUSED_SECONDS = 12.0
+"""For which a free site waits for a paused run that it refused while it was busy: its driver dials every 5 s."""
 _MEASURE_SECONDS = 1.0
 _TELL_SECONDS = 2.0
 """Within which a driver hears that its run is stopped, before the others see that this site is gone."""
@@ -164,6 +166,8 @@ class SiteProcess:
         self._idled: defaultdict[str, deque[tuple[float, float]]] = defaultdict(deque)
         """By site: when its drivers stopped to be so, within the last hour, and for how many seconds, by the minute."""
         self._queue = RunQueue()
+        self._keeps_free_until = 0.0
+        """On the clock of `time.monotonic`: until then no run of the queue has its turn, but one that paused."""
         self._measured = 0.0
         """When it was last looked at what the run takes of the machine."""
 
@@ -411,17 +415,24 @@ class SiteProcess:
                 raise Refused(peer, f"comes as a driver: {error.for_others}") from None
             if not _is_driver(hello):
                 return self._welcome_to_queue(peer, hello.run)
+            if any(queued.run == hello.run for queued in self._queue):
+                raise Refused(peer, f"comes with {hello.run}, which waits for its turn")
             if (before := self._driving) is not None and before.peer == peer and not before.stream.is_carried:
                 before.give_up("its driver came back without the run")
             if self._asked is not None:
                 if self._queue.reserved is not None and self._queue.reserved.coordinator != peer:
                     self._queue.refused(time.monotonic())
+                if self._is_paused(peer, hello.run):
+                    self._keeps_free_until = time.monotonic() + _PAUSED_SECONDS
+                # whose run it is and not which: who knows a run's id could wait with it where it has yet to come
+                whose = f"one of {self._driving.peer}" if self._driving is not None else "another"
                 raise Refused(
                     peer,
-                    f"asks for a run while {self._asked} is under way or waits: one at a time; --queue-timeout SECONDS "
+                    f"asks for a run while {whose} is under way or waits: one at a time; --queue-timeout SECONDS "
                     "lets a run wait for its turn",
                 )
             self._check_idle(peer)
+            self._keeps_free_until = 0.0
             self._asked, self._why = hello.run, ""
             self._idle_driver = peer, time.monotonic()
             return self._ends_of_driver(peer, hello.run)
@@ -444,6 +455,13 @@ class SiteProcess:
             raise Refused(peer, f"opens a connection for {hello.purpose[:40]!r} of a run that is not under way here")
         ends = run.welcome(peer, hello.purpose, hello.assignment)
         return {**ends, "traffic": self._operations.traffic(peer), "tell": partial(self._operations.tell_of, peer)}
+
+    def _is_paused(self, peer: str, run: str) -> bool:
+        """Say whether a run of this coordinator paused, and may go on: its driver dials again and does not queue."""
+        with contextlib.suppress(BadInput):
+            found = kept_proposal(self.folder, run)
+            return found is not None and found.coordinator == peer and found.return_timeout > 0
+        return False
 
     def _ends_of_driver(self, peer: str, run: str) -> dict[str, Any]:
         return {
@@ -499,8 +517,8 @@ class SiteProcess:
             if queued.rejection is not None:  # of which its driver is told now
                 self._queue.remove(queued)
 
-    def _position(self, queued: QueuedRun) -> tuple[int, str, str]:
-        """Return the position of a run, and which run, of whom, it waits for.
+    def _position(self, queued: QueuedRun) -> tuple[int, str]:
+        """Return the position of a run, and whose run it waits for.
 
         Raises:
             Refused: it waits no longer.
@@ -510,11 +528,11 @@ class SiteProcess:
         if queued not in self._queue:
             raise Refused(self.folder.name, "lets the run wait no longer: start it again")
         if queued is self._queue.reserved:
-            return 0, "", ""
+            return 0, ""
         if self._asked is not None and self._driving is not None:
-            return self._queue.position(queued), self._asked, self._driving.peer
+            return self._queue.position(queued), self._driving.peer
         before = self._queue.ahead(queued)
-        return self._queue.position(queued), *(("", "") if before is None else (before.run, before.coordinator))
+        return self._queue.position(queued), "" if before is None else before.coordinator
 
     async def _take_queued(self, peer: str, queued: QueuedRun, args: tuple[Any, ...]) -> None:
         """Keep the proposal of a run that waits: a person may answer it, and it is checked when its turn comes.
@@ -603,7 +621,7 @@ class SiteProcess:
         if held is not None and self._queue.reserved is None and self._asked == held.run:
             self._driving = None
             self._be_idle()
-        if self._asked is None and (turn := self._queue.reserve(now)) is not None:
+        if self._asked is None and now >= self._keeps_free_until and (turn := self._queue.reserve(now)) is not None:
             self._asked, self._driving, self._why = turn.run, turn.link, ""
             self._show()
         self._operations.waiting(self._queue.rows(now))

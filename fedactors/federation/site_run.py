@@ -1457,6 +1457,8 @@ class SiteRun:
             # who is not reached, or turns this site away, is not let say by it that this site failed
             self._leave(site, first_line(error))
             return
+        # without it a log whose end is cut off would look like that of a site that is away
+        self._folder.audit.add("returned", run=self.proposal.run, site=site)
         self._operations.tell_of(site, "away", f"run {self.proposal.run}: {site} is back")
 
     async def _snapshot(self, label: str, number: int) -> dict[str, bytes]:

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from fedactors.cli.main import main
 from fedactors.errors import FedactorsError, Refused
 from fedactors.federation import run_queue
-from fedactors.federation.approval import as_tree, decide, decision, kept_proposals
+from fedactors.federation.approval import as_tree, decide, decision, keep_proposal, kept_proposals
 from fedactors.federation.handshake import dial
 from fedactors.federation.operations import agree
 from fedactors.federation.run_queue import QUEUED, QueuedRun, RunQueue
@@ -440,6 +440,7 @@ def run_queue_ends(world: World) -> None:
     """Let the runs of drivers that are gone leave at once."""
     for name in world.names:
         queue = world.processes[name]._queue
+        world.on(name, queue._passed_over.clear)
         for one in queue:
             world.on(name, lambda name=name, one=one: world.processes[name]._leave_queue(one, "gone"))  # type: ignore[misc]
     until(lambda: is_free(world))
@@ -478,7 +479,7 @@ def test_who_reserves_a_site_and_does_not_begin_keeps_others_waiting_for_so_long
 
         async def ask_for_ever() -> None:
             while not is_over.is_set():
-                await waiter.ask("position", 0, "", "")
+                await waiter.ask("position", 0, "")
 
         asking = asyncio.create_task(ask_for_ever())
         with drivers(over_rows(world, SHOP)) as (other,):
@@ -518,7 +519,7 @@ def test_what_waits_is_what_begins(world: World) -> None:
 
 @slow
 def test_a_run_is_of_the_coordinator_that_waits_with_it(world: World) -> None:
-    """Another member learns its id, for who waits is told what it waits for: by that id it neither waits nor drives."""
+    """Another member has learnt its id: by that id it neither waits nor drives."""
 
     async def act(waiter: Waiter) -> None:
         run, me = waiter.rogue.proposal.run, world.folder(SHOP)
@@ -528,9 +529,67 @@ def test_a_run_is_of_the_coordinator_that_waits_with_it(world: World) -> None:
                 assert ((await waiter.queue())[0] == 0) is is_reserved
                 for assignment in (QUEUED, ""):
                     hello = Hello("credit", "driver", run, assignment)
-                    with pytest.raises(Refused, match="is under way or waits"):
+                    with pytest.raises(Refused, match=r"waits (already|for its turn)"):
                         await dial(me, me.federation.members[SHOP], hello, replace(LIMITS, away=0.0), **ends)
             assert world.processes[SHOP]._queue.find(BANK, run) is not None
+
+    with_waiters(world, 1, act)
+
+
+def driver_of(world: World, run: str, assignment: str) -> Any:
+    """Dial the shop as the bank's driver of a run."""
+    bank = world.folder(BANK)
+    ends: dict[str, Any] = {"serve": None, "lost": lambda *_: None, "errors": errors_for(BANK, SHOP)}
+    hello = Hello("credit", "driver", run, assignment)
+    return dial(bank, bank.federation.members[SHOP], hello, replace(LIMITS, away=0.0), **ends)
+
+
+@slow
+def test_no_second_connection_with_a_run_that_waits_keeps_a_site(world: World) -> None:
+    async def act() -> None:
+        first = await driver_of(world, "a" * 16, QUEUED)
+        with pytest.raises(Refused, match="which waits for its turn"):
+            await driver_of(world, "a" * 16, "")
+        await first.end()
+
+    with_waiters(world, 0, act)
+    assert world.processes[SHOP]._asked is None
+
+
+@slow
+def test_a_coordinator_is_told_of_no_run_of_others(world: World) -> None:
+    """By the id of a run another member could wait with it at sites where it has yet to come."""
+
+    async def act(waiter: Waiter) -> None:
+        with busy(world):
+            run = world.processes[SHOP]._asked
+            assert run
+            assert run not in str(await waiter.queue())
+            with pytest.raises(Refused, match="one at a time") as told:
+                await driver_of(world, "b" * 16, "")
+            assert run not in str(told.value)
+
+    with_waiters(world, 1, act)
+
+
+@slow
+def test_a_run_that_paused_comes_before_those_that_wait(world: World) -> None:
+    async def act(waiter: Waiter) -> None:
+        paused = replace(Rogue(world).proposal, run="d" * 16, return_timeout=60.0)
+        keep_proposal(world.folder(SHOP), paused)
+        decide(world.folder(SHOP), paused, approved=True, why="a test")
+        with busy(world):
+            assert (await waiter.queue())[0] == 1
+            with pytest.raises(Refused, match="one at a time"):
+                await driver_of(world, paused.run, "")
+        await asyncio.sleep(2)
+        assert world.processes[SHOP]._queue.reserved is None
+        link = await driver_of(world, paused.run, "")
+        assert world.processes[SHOP]._asked == paused.run
+        await link.end()
+        position = (1, "")
+        while position[0] != 0:
+            position = await waiter.ask("position", position)
 
     with_waiters(world, 1, act)
 
