@@ -632,6 +632,10 @@ def launch(
         return [one(protocol, config, options, seed, name) for seed in seeds]
 
 
+_BACK_SECONDS = 20.0
+"""For which `auto_resume` dials a site again: a process that was killed may just be starting."""
+
+
 def launch_with_retries(
     protocol: Protocol,
     config: Any,
@@ -663,7 +667,7 @@ def launch_with_retries(
                 if error.run is None and options.resume is not None:
                     error.add_note(f"resume with: {resume_command(command, options.resume, options)}")
                 raise
-            done, wait_until = number, time.monotonic() + seconds
+            done, wait_until = number, time.monotonic() + (seconds or _BACK_SECONDS)
             again = dataclasses.replace(options.without(*_DECIDED), resume=error.run)
         config, options = resolve(protocol, (), again)
 
@@ -957,7 +961,8 @@ def prepare_federated(
             until = time.monotonic() + paused.return_timeout if wait_until is None else wait_until
             return _prepared(folder, protocol, config, paused, seed, is_paused=True, wait_until=until)
         proposal = continue_run(folder, _run_of(parent), number, "resume")
-        return _prepared(folder, protocol, config, proposal, seed, queue_seconds=options.queue_timeout)
+        ways = {"queue_seconds": options.queue_timeout, "wait_until": wait_until or 0.0}
+        return _prepared(folder, protocol, config, proposal, seed, **ways)
     settings = spell_infinities(as_dict(config))
     shared = seed if options.share_seed else None
     code: dict[str, str] = {}

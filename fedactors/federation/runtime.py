@@ -73,7 +73,7 @@ class FederatedRuntime(Runtime):
         recorder: of the coordinator's run folder.
         queue_seconds: for which the run waits for sites that are busy; None: it ends.
         is_paused: whether the run paused, and goes on at all sites from the driver's checkpoint.
-        wait_until: on the clock of `time.monotonic`, by when all sites must be back then.
+        wait_until: on the clock of `time.monotonic`, by when all sites of a run that goes on must be back.
     """
 
     clock: WallClock
@@ -523,8 +523,7 @@ class FederatedRuntime(Runtime):
         elif self._queue_seconds is not None:
             await self._await_turns(sites, self._queue_seconds)
         else:
-            for site in sites:
-                await self._reach(site)
+            await self._reach_all(sites)
         waiting = dict.fromkeys(self._sites)
 
         files = files_to_send(self._folder, proposal)
@@ -583,6 +582,22 @@ class FederatedRuntime(Runtime):
                 told = site
                 await asyncio.sleep(min(pause, left))
                 pause = min(2 * pause, _LATER)
+
+    async def _reach_all(self, sites: Iterable[str]) -> None:
+        """Connect to all sites, until `wait_until` again and again."""
+        pause = _SOON
+        while True:
+            try:
+                for site in sites:
+                    await self._reach(site)
+                return
+            except PartyLost:
+                if (left := self._wait_until - time.monotonic()) <= 0:
+                    raise
+            links, self._sites = self._sites, {}  # a driver that asks for no run is sent away
+            await asyncio.gather(*(link.end() for link in links.values()))
+            await asyncio.sleep(min(pause, left))
+            pause = min(2 * pause, _LATER)
 
     async def _reach(self, site: str, assignment: str = "") -> None:
         """Connect to a site, or go on without it where the run may begin so."""
