@@ -81,8 +81,8 @@ class Journal:
 class PauseJournal:
     """How often the actors of a run that pauses were called, beyond what the checkpoint knows that it goes on from.
 
-    A part that ends writes its counts. The next one adds what its checkpoint has forgotten of them. A process that is
-    killed writes none.
+    A part writes its counts when it opens and when it ends. The next one adds what its checkpoint has forgotten of
+    them; one that does not open changes nothing here. A process that is killed writes none at its end.
 
     Args:
         path: of the run's file.
@@ -103,15 +103,15 @@ class PauseJournal:
                 one.remember(known["forgotten"].get(actor, {}), known["ended"].get(actor))
         except (ValueError, LookupError, TypeError, AttributeError):
             raise BadInput(f"{self._path}: damaged: bring it back from a copy, or begin a new run") from None
-        self._write(counts, {})
 
-    def end(self, counts: Mapping[str, CallCounts]) -> None:
-        """Write the counts of a part that has ended."""
-        if counts:
-            self._write(counts, {actor: one.state() for actor, one in counts.items()})
-
-    def _write(self, counts: Mapping[str, CallCounts], ended: Mapping[str, Any]) -> None:
-        known = {"forgotten": {actor: one.forgotten for actor, one in counts.items()}, "ended": ended}
+    def write(self, counts: Mapping[str, CallCounts]) -> None:
+        """Write the counts of a part that opens or has ended; it is on disk when this returns."""
+        if not counts:
+            return
+        known = {
+            "forgotten": {actor: one.forgotten for actor, one in counts.items()},
+            "ended": {actor: one.state() for actor, one in counts.items()},
+        }
         self._path.parent.mkdir(mode=0o700, exist_ok=True)
         write_atomic(self._path, json.dumps(known).encode(), "journal", PRIVATE_FILE)
 

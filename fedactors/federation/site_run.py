@@ -1092,6 +1092,8 @@ class SiteRun:
         """The same, where this one is its continuation."""
         self._number: int | None = None
         """Of the checkpoint that a paused run goes on from."""
+        self._last_number = proposal.number
+        """Of the last checkpoint that the driver asked for; first of the one that the run goes on from."""
         self._disk = concurrent.futures.ThreadPoolExecutor(1)
         self._writing: tuple[str, asyncio.Future[None]] | None = None
         """Label of a checkpoint that is being written,"""
@@ -1194,6 +1196,8 @@ class SiteRun:
                     first = first_of(self._folder, self.proposal).run
                     facts = {} if self._number is None else {"checkpoint": self._number}
                     self._folder.audit.add("reopened", run=self.proposal.run, first=first, **facts)
+                if self._number is not None:  # not at the load: one that opens nothing would erase what others counted
+                    self._parts.write(self.actors.call_counts())
                 if not self.is_return or self._may_pause:
                     await self._spending.check_plan()
                 self._spending.open()
@@ -1298,6 +1302,7 @@ class SiteRun:
                 earlier = find(folder, proposal.earlier if is_earlier else proposal.run, number)
             self._earlier = self._goes_on = earlier
             self._number = number
+            self._last_number = self._last_number if number is None else number
             self._seed = earlier.seed
             folder.audit.add("returned", run=proposal.run)
         elif proposal.purpose != "train":
@@ -1468,6 +1473,9 @@ class SiteRun:
             raise Refused(DRIVER, f"asks for a checkpoint called {label[:40]!r}")
         if self._writing is not None or self._written is not None:
             raise Refused(DRIVER, "asks for a checkpoint before it counts on the one before")
+        if number <= self._last_number:  # else a later part could go on from what an earlier one left
+            raise Refused(DRIVER, f"asks for checkpoint {number} after {self._last_number}: numbers increase")
+        self._last_number = number
         self._labels.add(label)
         if len(self._labels) > _MOST_LABELS:
             raise Refused(DRIVER, f"asks for checkpoints under {len(self._labels)} labels; kept: {_MOST_LABELS}")
@@ -1747,7 +1755,12 @@ class SiteRun:
         more: dict[str, Any] = {"more_refused": n} if (n := self._num_refused - _MOST_REFUSED) > 0 else {}
         more |= {"taken": charged, "was_open": was_open}
         signed = partial(log_end, self._folder, self.proposal.run, status, self.gate, why, **more)
-        for write in (partial(self._parts.end, calls_here), last.result, partial(self._close_records, status), signed):
+        for write in (
+            partial(self._parts.write, calls_here),
+            last.result,
+            partial(self._close_records, status),
+            signed,
+        ):
             try:
                 write()
             except (OSError, FedactorsError) as error:  # a full disk: the run is over, and others may ask for the next

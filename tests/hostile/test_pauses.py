@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -94,9 +95,37 @@ def propose(world: World, tree: Any, *steps: Any, sender: str = BANK) -> None:
         is_free(world)
 
 
-def paused(world: World, monkeypatch: pytest.MonkeyPatch, epochs: int = 2) -> tuple[str, Any, Any]:
-    """Leave a run after its checkpoints; return its id, what was proposed, and the actors that it spawned."""
-    honest, ask, spawned = FederatedRuntime.checkpoint, FederatedRuntime._ask, []
+def part(world: World, tree: Any, specs: Any, number: int, *steps: Any) -> None:
+    """Go on from a checkpoint at both sites, as a driver: load, do these steps, and drop the connections."""
+    folder, run, links = world.folder(BANK), tree["run"], {}
+
+    async def both(verb: str, *args: Any, each: Any = None) -> None:
+        asked = {site: args if each is None else (each[site], *args) for site in links}
+        await asyncio.gather(*(link.ask((verb, asked[site]), verb) for site, link in links.items()))
+
+    async def work() -> None:
+        for site in (BANK, SHOP):
+            ends: dict[str, Any] = {"serve": None, "lost": lambda *_: None, "errors": errors_for(BANK, site)}
+            hello = Hello("credit", DRIVER, run, "")
+            links[site] = await dial(folder, folder.federation.members[site], hello, LIMITS, **ends)
+        try:
+            await both("propose", tree)
+            await both("prepare", number, each=specs)
+            for verb, *args in [("connect",), ("load",), *steps]:
+                await both(verb, *args)
+        finally:
+            for link in links.values():
+                await link.end()
+
+    try:
+        asyncio.run(work())
+    finally:
+        is_free(world)
+
+
+def paused(world: World, monkeypatch: pytest.MonkeyPatch, epochs: int = 2) -> tuple[str, Any, dict[str, Any]]:
+    """Leave a run after its checkpoints; return its id, what was proposed, and the actors, as each site was told."""
+    honest, ask, spawned = FederatedRuntime.checkpoint, FederatedRuntime._ask, {}
 
     async def checkpoint(self: FederatedRuntime, label: str = "last") -> None:
         await honest(self, label)
@@ -105,8 +134,8 @@ def paused(world: World, monkeypatch: pytest.MonkeyPatch, epochs: int = 2) -> tu
             raise Stopped("the coordinator has seen enough", 3)
 
     async def asked(self: FederatedRuntime, site: str, link: Any, verb: str, *args: Any) -> Any:
-        if verb == "prepare" and site == SHOP:
-            spawned.append(args[0])
+        if verb == "prepare":
+            spawned[site] = args[0]
         return await ask(self, site, link, verb, *args)
 
     with monkeypatch.context() as patched:
@@ -115,7 +144,7 @@ def paused(world: World, monkeypatch: pytest.MonkeyPatch, epochs: int = 2) -> tu
         assert federated(world, WORDS, *PAUSE) == 3
     is_free(world)
     ((run, proposal),) = kept_proposals(world.folder(SHOP)).items()
-    return run, proposal, spawned[0]
+    return run, proposal, spawned
 
 
 CHANGES: dict[str, dict[str, Any]] = {
@@ -145,7 +174,7 @@ def test_a_run_that_paused_goes_on_as_it_was_approved(tmp_path: Path, monkeypatc
                 tree[name] = {**tree[name], **value} if name == "config" else value
             before = len(world.audit(SHOP))
             with pytest.raises(Refused, match="proposes what cannot be: "):
-                propose(world, tree, ("prepare", (specs, 3)))
+                propose(world, tree, ("prepare", (specs[SHOP], 3)))
             assert {line["what"] for line in world.audit(SHOP)[before:]} <= {"refused"}, what
         said = f"'{BANK}' is not allowed as its coordinator: {CLINIC} asks"
         with pytest.raises(Refused, match=said):
@@ -163,9 +192,9 @@ def test_a_run_that_paused_goes_on_from_its_last_checkpoint(
 ) -> None:
     _, proposal, specs = paused(world, monkeypatch)
     with pytest.raises(Refused, match=f"shop: the run goes on from its last checkpoint, 3, not {number}"):
-        propose(world, as_tree(proposal), ("prepare", (specs, number)))
+        propose(world, as_tree(proposal), ("prepare", (specs[SHOP], number)))
     with pytest.raises(Refused, match="asks shop to go on from checkpoint None of a run that is not paused here"):
-        propose(world, as_tree(proposal), ("prepare", (specs,)))
+        propose(world, as_tree(proposal), ("prepare", (specs[SHOP],)))
     assert not lines(world, "reopened")
 
 
@@ -182,13 +211,13 @@ def test_a_pause_does_not_begin_anew_when_nothing_comes_of_it(world: World, monk
     monkeypatch.setattr(approval, "datetime", Later)
     monkeypatch.setattr(audit_log, "datetime", Later)
     apart = timedelta(seconds=600)
-    propose(world, as_tree(proposal), ("prepare", (specs, 3)))
+    propose(world, as_tree(proposal), ("prepare", (specs[SHOP], 3)))
     apart = timedelta(seconds=1200)
     with pytest.raises(Refused, match=r"shop: the run paused for 12\d\d s; approved: 60 \(return_timeout\), and 604"):
-        propose(world, as_tree(proposal), ("prepare", (specs, 3)))
+        propose(world, as_tree(proposal), ("prepare", (specs[SHOP], 3)))
     apart = timedelta(seconds=-1200)
     with pytest.raises(Refused, match=r"shop: the run paused for -1\d\d\d s"):
-        propose(world, as_tree(proposal), ("prepare", (specs, 3)))
+        propose(world, as_tree(proposal), ("prepare", (specs[SHOP], 3)))
 
 
 def test_a_run_pauses_as_often_as_the_policy_lets_it_go_on(
@@ -224,6 +253,34 @@ def test_a_run_goes_on_once_from_each_checkpoint(
         propose(world, as_tree(proposal), ("prepare", ((("shop/worker-0", "PairedPassiveWorker", b""),), 1)))
 
 
+def test_a_part_that_opens_nothing_erases_no_counts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator loaded a late checkpoint, dropped it, and went on from an early one with nothing forgotten."""
+    run, proposal, specs = paused(world, monkeypatch)
+    tree, file = as_tree(proposal), world.path / SHOP / "journals" / f"{run}.calls.json"
+
+    def journal() -> Any:
+        return json.loads(file.read_bytes())
+
+    before = journal()
+    assert before["ended"]["shop/worker-0"]["calls"]
+    part(world, tree, specs, 3)
+    assert journal() == before
+    assert not lines(world, "reopened")
+    part(world, tree, specs, 3, ("open",))
+    assert [line["checkpoint"] for line in lines(world, "reopened")] == [3]
+    assert journal()["ended"]["shop/worker-0"] == before["ended"]["shop/worker-0"]
+
+
+def test_numbers_of_checkpoints_increase(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator numbered an early checkpoint above later ones, and went on from it after them."""
+    _, proposal, specs = paused(world, monkeypatch)
+    tree, counted = as_tree(proposal), (("snapshot", "last", 5), ("written", "last"), ("commit", "last"))
+    with pytest.raises(Refused, match="asks for checkpoint 4 after 5: numbers increase"):
+        part(world, tree, specs, 3, ("open",), *counted, ("snapshot", "other", 4))
+    with pytest.raises(Refused, match="asks for checkpoint 5 after 5: numbers increase"):
+        part(world, tree, specs, 5, ("open",), ("snapshot", "other", 5))
+
+
 # --- what counts remember of parts that broke off ---
 
 
@@ -254,18 +311,66 @@ def test_all_that_a_checkpoint_forgets_is_repeated_once(tmp_path: Path, before: 
     journal = PauseJournal(tmp_path / "journals" / "run.calls.json")
     first = part_of(CallCounts(Settings(), 0), *before)
     kept = first.state()
-    journal.end({"shop": part_of(first, *after)})
+    journal.write({"shop": part_of(first, *after)})
     for part in range(4):
         counts = CallCounts(Settings(), 0)
         counts.restore(kept)
         journal.resume({"shop": counts})
-        if part == 2:  # a part that was killed, or opened nothing, takes nothing off
+        if part == 2:  # a part that opened nothing takes nothing off
             continue
         if part:
             with pytest.raises(Refused, match=r"with \d repeated after pauses; approved: .*, and as many repeated"):
                 part_of(counts, *after)
         else:
-            journal.end({"shop": part_of(counts, *after)})
+            journal.write({"shop": part_of(counts, *after)})
+
+
+class Parts:
+    """Parts of one run at a site, each from the state of a checkpoint, and the epochs that all of them answered."""
+
+    def __init__(self, path: Path) -> None:
+        self._journal = PauseJournal(path / "journals" / "run.calls.json")
+        self.answered = 0
+
+    def resume(self, state: Any) -> CallCounts:
+        """Load a state."""
+        counts = CallCounts(Settings(), 0)
+        counts.restore(state)
+        self._journal.resume({"shop": counts})
+        return counts
+
+    def open(self, state: Any) -> CallCounts:
+        """Load a state, and open."""
+        counts = self.resume(state)
+        self._journal.write({"shop": counts})
+        return counts
+
+    def train(self, counts: CallCounts) -> Any:
+        """Ask for all epochs that are left, end, and return the state."""
+        try:
+            for epoch in range(1, Settings().num_epochs + 1):
+                call(counts, "run", Span(epoch))
+                self.answered += 1
+        finally:
+            self._journal.write({"shop": counts})
+        return counts.state()
+
+
+@pytest.mark.parametrize("between", ["resume", "open"])
+def test_no_order_of_checkpoints_has_more_than_twice_each_bound(tmp_path: Path, between: str) -> None:
+    """A load, or a process that was killed once it was open, of a late state made the site forget what was asked."""
+    parts = Parts(tmp_path)
+    early = CallCounts(Settings(), 0).state()
+    late = parts.train(parts.open(early))
+
+    def repeat() -> None:
+        for _ in range(6):
+            getattr(parts, between)(late)
+            parts.train(parts.open(early))
+
+    with pytest.raises(Refused, match=r"with \d repeated after pauses; approved: .*, and as many repeated"):
+        repeat()
+    assert Settings().num_epochs <= parts.answered <= 2 * Settings().num_epochs
 
 
 def test_a_damaged_journal_is_told(tmp_path: Path) -> None:
