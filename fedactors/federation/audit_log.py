@@ -81,7 +81,7 @@ class Journal:
 class PauseJournal:
     """How often the actors of a run that pauses were called, beyond what the checkpoint knows that it goes on from.
 
-    A part writes its counts when it opens and when it ends. The next one adds what its checkpoint has forgotten of
+    A part writes its counts when it opens, with each checkpoint and when it ends. The next one adds what its checkpoint has forgotten of
     them; one that does not open changes nothing here. A process that is killed writes none at its end.
 
     Args:
@@ -105,7 +105,7 @@ class PauseJournal:
             raise BadInput(f"{self._path}: damaged: bring it back from a copy, or begin a new run") from None
 
     def write(self, counts: Mapping[str, CallCounts]) -> None:
-        """Write the counts of a part that opens or has ended; it is on disk when this returns."""
+        """Write the counts of a part; they are on disk when this returns."""
         if not counts:
             return
         known = {

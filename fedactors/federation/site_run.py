@@ -1483,6 +1483,7 @@ class SiteRun:
         found, frames = self.actors.recorded(), await self.actors.snapshots()
         if self._may_pause:  # what the states have counted is on record, whether or not it has left
             await self._spending.measure()
+            self._parts.write(self.actors.call_counts())  # a kill forgets what follows, and no more
         site_part = seal(label, number, self._seed, self._clock.now(), frames, self.actors)
         self._on_disk(self._record, found)
         self._writing = label, self._on_disk(write, self._recorder, label, frames, site_part)
