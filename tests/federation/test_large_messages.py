@@ -46,10 +46,11 @@ from fedactors.federation.session import (
     Connection,
     value_of,
 )
-from fedactors.messages.codec import encode_parts
+from fedactors.messages.codec import Parts, encode_parts
 from fedactors.runtime.addresses import free_port
 from tests.federation.test_broken_links import HELLO, Shop, called, from_the_bank
 from tests.federation.test_broken_links import pair as pair
+from tests.federation.test_runs import SMALL, federated
 from tests.federation.ways import Way
 from tests.federation.world import BANK, LIMITS, SHOP, World
 
@@ -155,6 +156,38 @@ def test_small_calls_pass_a_large_one_and_calls_of_one_order_do_not(pair: World)
         assert not lost
 
     with_store(pair, work)
+
+
+@pytest.mark.slow
+def test_calls_of_an_actor_have_its_order_also_those_of_the_driver(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = Connection.request
+    orders: dict[str, set[str]] = {}
+
+    def noted(link: Connection, parts: Parts, what: str, *, is_limited: bool = True, order: str = "") -> Any:
+        receiver, _, method = what.rpartition(".")
+        if method and "/" in receiver:
+            orders.setdefault(receiver, set()).add(order)
+        return request(link, parts, what, is_limited=is_limited, order=order)
+
+    monkeypatch.setattr(Connection, "request", noted)
+    assert federated(world, (*SMALL, "algorithm=vfl")) == 0
+    assert orders
+    assert orders == {receiver: {receiver} for receiver in orders}
+
+
+@pytest.mark.slow
+def test_a_site_that_allows_smaller_messages_takes_as_many_bytes_at_once_as_others_send(pair: World) -> None:
+    async def work(store: Store, link: Connection, lost: list[str]) -> None:
+        link.limits = LIMITS
+        calls = [link.request(encode_parts((name, noise(30 * MIB), 1)), "a call") for name in "abc"]
+        async with asyncio.timeout(60):
+            await asyncio.gather(*calls)
+        assert sorted(name for name, _ in store.given) == ["a", "b", "c"]
+        assert not lost
+
+    with_store(pair, work, limits=replace(LIMITS, message=40 * MIB, under_way=200 * MIB, at_once=LIMITS.message))
 
 
 @pytest.mark.slow
