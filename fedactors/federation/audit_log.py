@@ -81,8 +81,9 @@ class Journal:
 class PauseJournal:
     """How often the actors of a run that pauses were called, beyond what the checkpoint knows that it goes on from.
 
-    A part writes its counts when it opens, with each checkpoint and when it ends. The next one adds what its checkpoint has forgotten of
-    them; one that does not open changes nothing here. A process that is killed writes none at its end.
+    A part writes its counts when it opens, with each checkpoint and when it ends. The next one adds what its
+    checkpoint has forgotten of them; one that does not open changes nothing here. A process that is killed writes none
+    at its end.
 
     Args:
         path: of the run's file.

@@ -6,7 +6,7 @@
     who waits                   for what
     a part that leaves          the receiver to have written enough of those before it (`UNWRITTEN_BYTES`)
     a message that leaves       its turn (`MOST_AT_ONCE`, and bytes); the one before it of the same order
-    a message that arrives      its next part, no longer than `Limits.piece` on a link that brings nothing else
+    a message that arrives      its next part, no longer than `Limits.piece` for each piece's bytes that come before it
 
 Other messages and heartbeats pass between the parts. A connection that breaks costs no part: the link's stream writes
 again what was not taken, and counts each byte; TLS sees that none is another one.
@@ -150,7 +150,9 @@ class Arriving:
     received: int = 0
     written: int = 0
     since: float = field(default_factory=time.monotonic)
-    """When its last part came."""
+    """When its last part came,"""
+    bytes_before: int = 0
+    """and the bytes of all pieces of the link until then."""
     _waiting: list[memoryview] = field(default_factory=list)
     _buffer: bytearray | None = None
     _file: Any = None

@@ -160,7 +160,7 @@ class FederatedRuntime(Runtime):
         if (link := self._sites.get(address.site)) is None:
             self._unawaited.fail(reply, PartyLost(receiver, f"its site {address.site} is away"), DRIVER)
         else:
-            link.request(parts, f"{receiver}.{method}").add_done_callback(take)
+            link.request(parts, f"{receiver}.{method}", order=receiver).add_done_callback(take)
         return reply
 
     async def start(self) -> None:

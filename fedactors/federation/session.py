@@ -95,6 +95,8 @@ class Limits:
     """Bytes of one message."""
     under_way: int | None = None
     """Bytes of a connection's calls without an answer, or whose answers are not read; None: of two messages."""
+    at_once: int | None = None
+    """Bytes of the large messages that arrive by turns; None: of one message."""
     calls: float = math.inf
     """Of one connection in all."""
     skew: float = 60.0
@@ -734,7 +736,9 @@ class Connection:
     _parts_written: int = 0
     """and of those that are written."""
     _last_piece: float = 0.0
-    """When a piece came that is no heartbeat."""
+    """When a piece came that is no heartbeat,"""
+    _piece_bytes: int = 0
+    """and the bytes of all these pieces."""
     _heard: float = 0.0
     _heartbeats: Heartbeats = field(default_factory=Heartbeats)
     _acknowledged: int = 0
@@ -1006,6 +1010,7 @@ class Connection:
             return
         held = self._message
         self._last_piece = self._heard
+        self._piece_bytes += HEAD.size + len(piece)
         if held and (kind, number) != self._begun and (kind, number) not in ((ERROR, 0), (BYE, 0)):  # the last word
             raise Broken("begins a message before the one before it has ended")
         if more and len(piece) < PIECE_BYTES:
@@ -1096,12 +1101,16 @@ class Connection:
         one, part = self._arriving.get((of, number)), body[FROM.size :]
         if one is None or one.received == one.size:
             raise Broken(f"sends part of a message {number} that has not begun, or has ended")
-        if one.received == 0 and sum(other.has_begun for other in self._arriving.values()) >= MOST_AT_ONCE:
-            raise Broken(f"sends parts of more than {MOST_AT_ONCE} messages at once")
+        if one.received == 0 and (begun := [other.size for other in self._arriving.values() if other.has_begun]):
+            if len(begun) >= MOST_AT_ONCE:
+                raise Broken(f"sends parts of more than {MOST_AT_ONCE} messages at once")
+            if (size := sum(begun) + one.size) > (most := self.limits.at_once or self.limits.message):
+                raise Broken(f"sends parts of messages of {size} bytes at once: at most {most}")
         if self._parts_received - self._parts_written >= UNWRITTEN_BYTES:
             raise Broken(f"sends more than {UNWRITTEN_BYTES} bytes of parts before they are written")
         if wrong := one.add(start, part):
             raise Broken(wrong)
+        one.bytes_before = self._piece_bytes
         self._parts_received += len(part)
         self._move(of == REPLY, number)
         if (of, number) not in self._unwritten:
@@ -1119,8 +1128,10 @@ class Connection:
         while self._unwritten:
             of, number = self._unwritten.popleft()
             one = self._arriving[of, number]
+            begun = time.monotonic()
             num_bytes = await one.write()
             self._parts_written += num_bytes
+            self._wait_longer(time.monotonic() - begun)
             self._put([TAKEN.pack(self._parts_written)], WROTE, False, 0)
             if one.written == one.size:
                 del self._arriving[of, number]
@@ -1128,6 +1139,13 @@ class Connection:
                 if self.is_closed:
                     return
         self._is_keeping = False
+
+    def _wait_longer(self, seconds: float) -> None:
+        """Let the other side have the time that this one took to write: it may have waited for that."""
+        now = time.monotonic()
+        self._last_piece = min(now, self._last_piece + seconds)
+        for one in self._arriving.values():
+            one.since = min(now, one.since + seconds)
 
     def _take_whole(self, of: int, number: int, one: Arriving) -> None:
         try:
@@ -1149,12 +1167,19 @@ class Connection:
                 reply.set_exception(error)
 
     def _is_overdue(self, now: float) -> bool:
-        """Say whether the next part of a message does not come, though all that came is written."""
+        """Say whether the next part of a message does not come, though all that came is written.
+
+        A slow link may need `Limits.piece` for each `PIECE_BYTES` that come between two parts.
+        """
         arriving = self._arriving.values()
         if not arriving or self._parts_written < self._parts_received:
             return False
-        oldest = min((one.since for one in arriving if one.has_begun), default=now)
-        return now - self._last_piece > self.limits.piece or now - oldest > MOST_TURNS * self.limits.piece
+        return now - self._last_piece > self.limits.piece or any(
+            now - one.since
+            > self.limits.piece * min(MOST_TURNS, 1 + (self._piece_bytes - one.bytes_before) / PIECE_BYTES)
+            for one in arriving
+            if one.has_begun
+        )
 
     async def _answer(self, number: int, body: memoryview) -> None:
         assert self.serve is not None

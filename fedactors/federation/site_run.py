@@ -1077,8 +1077,13 @@ class SiteRun:
         self._protocol = protocol
         self._config = config
         most = proposal.limits.within(folder.policy.limits, folder.name).message_bytes
-        # of smaller messages more are under way
-        self.limits = dataclasses.replace(limits, message=most, under_way=2 * max(most, limits.message))
+        # of smaller messages more are under way, and a site whose policy allows larger ones sends so many at once
+        self.limits = dataclasses.replace(
+            limits,
+            message=most,
+            under_way=2 * max(most, limits.message),
+            at_once=proposal.limits.message_bytes,
+        )
         self.actors = self._host()
         self._operations = operations
         self._tell = operations.tell

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedactors.errors import CallTimeout, FedactorsError
+from fedactors.errors import CallTimeout, FedactorsError, PartyLost
 from fedactors.federation.handshake import dial
 from fedactors.federation.identity import Member
 from fedactors.federation.large_messages import (
@@ -46,10 +46,11 @@ from fedactors.federation.session import (
     Connection,
     value_of,
 )
-from fedactors.messages.codec import encode_parts
+from fedactors.messages.codec import Parts, encode_parts
 from fedactors.runtime.addresses import free_port
 from tests.federation.test_broken_links import HELLO, Shop, called, from_the_bank
 from tests.federation.test_broken_links import pair as pair
+from tests.federation.test_runs import SMALL, federated
 from tests.federation.ways import Way
 from tests.federation.world import BANK, LIMITS, SHOP, World
 
@@ -155,6 +156,38 @@ def test_small_calls_pass_a_large_one_and_calls_of_one_order_do_not(pair: World)
         assert not lost
 
     with_store(pair, work)
+
+
+@pytest.mark.slow
+def test_calls_of_an_actor_have_its_order_also_those_of_the_driver(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = Connection.request
+    orders: dict[str, set[str]] = {}
+
+    def noted(link: Connection, parts: Parts, what: str, *, is_limited: bool = True, order: str = "") -> Any:
+        receiver, _, method = what.rpartition(".")
+        if method and "/" in receiver:
+            orders.setdefault(receiver, set()).add(order)
+        return request(link, parts, what, is_limited=is_limited, order=order)
+
+    monkeypatch.setattr(Connection, "request", noted)
+    assert federated(world, (*SMALL, "algorithm=vfl")) == 0
+    assert orders
+    assert orders == {receiver: {receiver} for receiver in orders}
+
+
+@pytest.mark.slow
+def test_a_site_that_allows_smaller_messages_takes_as_many_bytes_at_once_as_others_send(pair: World) -> None:
+    async def work(store: Store, link: Connection, lost: list[str]) -> None:
+        link.limits = LIMITS
+        calls = [link.request(encode_parts((name, noise(30 * MIB), 1)), "a call") for name in "abc"]
+        async with asyncio.timeout(60):
+            await asyncio.gather(*calls)
+        assert sorted(name for name, _ in store.given) == ["a", "b", "c"]
+        assert not lost
+
+    with_store(pair, work, limits=replace(LIMITS, message=40 * MIB, under_way=200 * MIB, at_once=LIMITS.message))
 
 
 @pytest.mark.slow
@@ -336,8 +369,16 @@ HOSTILE: dict[str, tuple[list[Piece], str]] = {
     "cut short": ([(BEGIN, 1, b"x")], "sends an invalid part"),
     "a part cut short": ([begin(), (PART, 1, b"x")], "sends an invalid part"),
     "too many at once": (
-        [one for number in range(1, 6) for one in (begin(number, MAPPED), part(0, number=number))],
+        [
+            one
+            for number in range(1, 6)
+            for one in (begin(number, MAPPED if number < 3 else SIZE), part(0, number=number))
+        ],
         "sends parts of more than 4 messages at once",
+    ),
+    "too large together": (
+        [one for number in range(1, 5) for one in (begin(number, 100 * MIB), part(0, number=number))],
+        f"sends parts of messages of {300 * MIB} bytes at once: at most {256 * MIB}",
     ),
     "too many begun": ([begin(number) for number in range(1, 4200)], "under way"),
     "never finished": ([begin(size=MAPPED), *parts(2 * MIB)], "took more than 1 s to send one piece"),
@@ -365,6 +406,67 @@ def test_parts_that_do_not_keep_to_the_rules_end_the_link_in_one_line_and_leave_
         await no_files()
 
     with_store(pair, work, limits=replace(LIMITS, piece=1.0 if name.startswith("never") else LIMITS.piece))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, PIECE_BYTES - 1000])
+def test_a_message_that_stops_is_refused_beside_small_calls_and_has_the_time_that_large_ones_take(
+    pair: World, size: int
+) -> None:
+    async def work(store: Store, link: Connection, lost: list[str]) -> None:
+        link._outbox._sent = MAPPED
+        for kind, number, body in (begin(), part(0)):
+            link._put([body], kind, False, number)
+        link._made = 1
+        link._late.add(1)
+        begun = time.monotonic()
+        while not lost and time.monotonic() - begun < 4.0:
+            await asyncio.sleep(0.2)
+            with contextlib.suppress(PartyLost):
+                await link.request(encode_parts(("other", np.zeros(size, np.uint8), 1)), "a call")
+        if size == 1:
+            assert "took more than 1 s to send one piece" in lost[0]
+            assert len(store.given) > 2
+        else:
+            for kind, number, body in (part(PART_BYTES), part(2 * PART_BYTES), part(3 * PART_BYTES, 1000)):
+                link._put([body], kind, False, number)
+            (theirs,) = store.links.values()
+            async with asyncio.timeout(10):
+                while theirs._arriving:
+                    await asyncio.sleep(0.01)
+            assert not lost
+        await no_files()
+
+    with_store(pair, work, limits=replace(LIMITS, piece=1.0))
+
+
+@pytest.mark.slow
+def test_the_time_to_write_what_arrived_is_not_the_senders(pair: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = Arriving._write
+
+    def slow(one: Arriving, parts: list[memoryview]) -> None:
+        time.sleep(2.0)
+        write(one, parts)
+
+    monkeypatch.setattr(Arriving, "_write", slow)
+
+    async def work(store: Store, link: Connection, lost: list[str]) -> None:
+        link._outbox._sent, link._made = SIZE, 1
+        link._late.add(1)
+        for kind, number, body in (begin(), *parts()):
+            link._put([body], kind, False, number)
+        async with asyncio.timeout(20):
+            while link._outbox._written < 3 * PART_BYTES:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.6)  # on the way of a network
+        (theirs,) = store.links.values()
+        link._put([part(3 * PART_BYTES, 1000)[2]], PART, False, 1)
+        async with asyncio.timeout(10):
+            while theirs._arriving and not lost:
+                await asyncio.sleep(0.01)
+        assert not lost
+
+    with_store(pair, work, limits=replace(LIMITS, piece=1.0))
 
 
 def test_what_takes_turns_is_bounded_and_goes_on_until_it_is_sent() -> None:
