@@ -166,10 +166,9 @@ def pubsub(name: str, seed: int, settings: Mapping[str, str] = {}) -> dict[str, 
     columns, others = range(0, x.shape[1], 2), range(1, x.shape[1], 2)
     held = {"shop": table(x, columns, y=y, part=part), "bank": table(x, others)}
     data = fedactors.vertical(held, label=("shop", "y"), task=task, parties={"shop": {"split": "part"}})
-    shared = {
-        key: value for key, value in settings.items() if "algorithm" not in PubSubVflConfig.only_with.get(key, {})
-    }
-    run = fedactors.simulate("pubsub-vfl", data, seed=seed, **settings)
+    given: dict[str, Any] = dict(settings)
+    shared = {key: value for key, value in given.items() if "algorithm" not in PubSubVflConfig.only_with.get(key, {})}
+    run = fedactors.simulate("pubsub-vfl", data, seed=seed, **given)
     central = fedactors.simulate("pubsub-vfl", data, seed=seed, algorithm="vfl", local_baseline=False, **shared)
     metric = HEADLINE[task]
     return {

@@ -66,7 +66,7 @@ def digest_of(content: np.ndarray) -> str:
     """Return the SHA-256 of an array, block by block."""
     digest = hashlib.sha256()
     for start in range(0, content.size, 16 * _MIB):
-        digest.update(content[start : start + 16 * _MIB])
+        digest.update(content[start : start + 16 * _MIB].data)
     return digest.hexdigest()
 
 

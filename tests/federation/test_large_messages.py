@@ -478,10 +478,10 @@ def test_what_takes_turns_is_bounded_and_goes_on_until_it_is_sent() -> None:
     sent: list[int] = []
     written = 0
     while outbox:
-        while (one := outbox.due(200 * MIB)) is not None:
-            assert outbox.holds(one.order) or not one.order
-            outbox.take_part(one)
-            sent.append(one.number)
+        while (due := outbox.due(200 * MIB)) is not None:
+            assert outbox.holds(due.order) or not due.order
+            outbox.take_part(due)
+            sent.append(due.number)
             under_way = [other for other in made if 0 < other.sent < other.size]
             assert len(under_way) <= 4
             assert len(under_way) < 2 or sum(other.size for other in under_way) <= 200 * MIB

@@ -20,7 +20,8 @@ from fedactors.config import build
 from fedactors.federation.site_folder import SITE, in_all, spent, taken_by
 from fedactors.protocols.pubsub_vfl.algorithm import embedding_sigma
 from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
-from fedactors.protocols.pubsub_vfl.privacy import Counts, RowCounts, passive_records
+from fedactors.protocols.pubsub_vfl.messages import RowCounts
+from fedactors.protocols.pubsub_vfl.privacy import Counts, passive_records
 from fedactors.runs.folder import RunFolder
 from tests.federation.test_centers import SMALL as CENTERS
 from tests.federation.test_centers import flags, write_centers
@@ -212,12 +213,14 @@ def test_a_budget_is_charged_for_what_was_drawn_before_and_after_a_pause(
         if is_lost:
             acting = after_rounds(world, 3, restarted(world, SHOP))
         else:
-            lost = [4]
-            pretends(
-                monkeypatch,
-                keeps=lambda part, epoch: part > 1 or epoch < 4,
-                loses=lambda epoch: epoch in lost and not lost.remove(epoch),
-            )
+            lost = {4}
+
+            def loses(epoch: int) -> bool:
+                is_lost = epoch in lost
+                lost.discard(epoch)
+                return is_lost
+
+            pretends(monkeypatch, keeps=lambda part, epoch: part > 1 or epoch < 4, loses=loses)
         budgets = ("--budget", "shop=800:1e-5", "--budget", "clinic=800:1e-5")
         code = federated(world, words, *budgets, *PAUSE)
         if is_lost:
@@ -229,7 +232,8 @@ def test_a_budget_is_charged_for_what_was_drawn_before_and_after_a_pause(
             counts = [max(drawn[name].get(kind, Counter({0: 0})).values()) for kind in ("embedded", "stepped")]
             assert counts[0] == 2 if how == "once" else 8 <= counts[0] <= 10
             charged = in_all(spent(world.folder(name).log())[{SHOP: "orders", CLINIC: "visits"}[name]])
-            of = RowCounts(*(np.array([count]) for count in counts), 0, 0, False)
+            num_embedded, num_stepped = (np.array([count]) for count in counts)
+            of = RowCounts(num_embedded, num_stepped, 0, 0, interrupted=False)
             records = passive_records(config, name, of, embedding_sigma(config, NUM_ROWS), 0)
             assert charged == in_all(taken_by(name, records)), counts
             assert 0 < charged.epsilon < 800

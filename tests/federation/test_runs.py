@@ -134,8 +134,13 @@ LARGE = ("horizontal", ("num_rounds=2", "hidden_size=1800", "model=mlp"))
 def test_other_protocols_give_the_metrics_bytes_and_messages_of_the_simulated_run(
     world: World, capsys: pytest.CaptureFixture[str], what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add, arrived = Arriving.add, []
-    monkeypatch.setattr(Arriving, "add", lambda one, *part: (arrived.append(one), add(one, *part))[1])
+    add, arrived = Arriving.add, list[Arriving]()
+
+    def noted(one: Arriving, *part: Any) -> Any:
+        arrived.append(one)
+        return add(one, *part)
+
+    monkeypatch.setattr(Arriving, "add", noted)
     protocol, words = OTHERS.get(what, LARGE)
     assert simulated(world, words, protocol) == 0
     expected = last_line(capsys)

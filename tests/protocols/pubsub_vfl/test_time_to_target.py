@@ -185,7 +185,7 @@ def test_what_was_tried_for_the_defaults_has_its_median_times_and_ratios_to_the_
     low, high, top = study.TARGETS["bank"]
     first, second, *_ = study.tried_defaults()
     near, far, _ = (study.link_name(*link) for link in study.TRIED_LINKS)
-    seconds = {
+    seconds: dict[str, dict[float, tuple[float | None, ...]]] = {
         study.OURS: {low: (1.0, 2.0, 4.0), high: (1.0, 1.0, 1.0), top: (1.0, 1.0, 1.0)},
         f"{near}{second}": {low: (2.0, 6.0, 4.0), high: (1.0, 1.0, 5.0), top: (None, 3.0, None)},
         f"{far}{first}": {low: (2.0, 2.0, 8.0), high: (3.0, 3.0, 3.0), top: (4.0, 5.0, 6.0)},
