@@ -21,6 +21,7 @@ from fedactors.errors import BadInput, Refused
 from fedactors.federation.approval import check_proposal, kept_proposals, make_proposal
 from fedactors.federation.audit_log import Journal
 from fedactors.federation.hosting import SiteContext
+from fedactors.federation.operations import compare
 from fedactors.federation.site_folder import SITE, as_logged, taken_by
 from fedactors.plugins import find_protocol
 from fedactors.protocols.horizontal import client_dp
@@ -113,6 +114,10 @@ def test_under_masks_and_a_budget_each_pays_for_the_rounds_that_it_answered(
             allowed = [charged(config, name, answered + late) for late in range(2)]
             assert ended(world, name)[-1]["taken"] in allowed, (name, answered)
         assert [one["status"] for one in ended(world, "h0")][-1] == "finished"
+        seen = world.audit("h2")
+        assert {line["site"] for line in seen if line["what"] == "returned"} == {"h0", "h1"}
+        without_end = [line for line in world.audit("h0") if line["what"] != "ended"]
+        assert [one.verdict for one in compare("h2", seen, "h0", without_end)] == ["differ"], "it was there at the end"
     finally:
         world.stop()
 
