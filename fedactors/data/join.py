@@ -39,6 +39,7 @@ from fedactors.data.values import Inexact, allocate, exact_texts, plain_values, 
 from fedactors.errors import BadInput
 
 if TYPE_CHECKING:
+    import scipy.sparse
     from duckdb import DuckDBPyConnection
 
 Rows = NDArray[np.int32]
@@ -459,14 +460,17 @@ def _key_codes(
 
 def _order_by(values: Rows, size: int) -> Rows:
     """Return the stable order of `values` in [0, size): a counting sort, by the transposition of a sparse matrix."""
+    order: Rows = _by_key(values, np.ones(len(values), dtype=np.int8), size).indices.astype(np.int32, copy=False)
+    return order
+
+
+def _by_key(keys: NDArray[Any], values: NDArray[Any], size: int) -> scipy.sparse.csr_array:
+    """Return the sparse matrix (size x n) with each row's value at its key; a key's rows in their order."""
     import scipy.sparse
 
-    count = len(values)
-    one_per_row = scipy.sparse.csr_matrix(
-        (np.ones(count, dtype=np.int8), values, np.arange(count + 1, dtype=np.int32)), shape=(count, size)
-    )
-    order: Rows = one_per_row.tocsc().indices.astype(np.int32, copy=False)
-    return order
+    count = len(keys)
+    one_per_row = scipy.sparse.csr_array((values, keys, np.arange(count + 1, dtype=keys.dtype)), shape=(count, size))
+    return one_per_row.tocsc().T
 
 
 def _hash_table(hashed: NDArray[np.uint8]) -> pa.Table:
@@ -518,12 +522,14 @@ class TreeSums:
         # a row's share in what its table tells of a key over an edge: joined rows behind it, over the other edges
         weights: list[Array] = [np.ones(n) for n in tree.num_rows]
         behind: dict[tuple[int, int], Array] = {}
-        self._shares: dict[tuple[int, int], Array] = {}
+        self._keys: dict[tuple[int, int], NDArray[np.intp]] = {}
+        self._means: dict[tuple[int, int], scipy.sparse.csr_array] = {}
         for sender, receiver, edge in self._order:
             local = tree.behind(weights, behind, sender, but=edge)
-            keys = tree.keys(sender, edge)
+            keys = tree.keys(sender, edge).astype(np.intp)  # as `take` has them, which copies others each time
             behind[receiver, edge] = sum_by_key(keys, local, tree.num_keys(edge))
-            self._shares[sender, edge] = local / behind[receiver, edge][keys]
+            self._keys[sender, edge] = keys
+            self._means[sender, edge] = _by_key(keys, local / behind[receiver, edge][keys], tree.num_keys(edge))
 
     def means(self, parts: Sequence[Array]) -> list[Array]:
         """Return for each row of every table the mean of sum_i a_i over the joined rows behind it.
@@ -541,13 +547,13 @@ class TreeSums:
     def at_root(self, parts: Sequence[Array]) -> tuple[Array, Array]:
         """Return for each row of the root the mean of sum_i a_i behind it, and the sum of squares around that mean."""
         root = self.tree.root
-        told = self._told(parts)
+        told: dict[tuple[int, int], Array] = {}
         spread: dict[tuple[int, int], Array] = {}
-        for sender, receiver, edge in self._order[: len(self.tree.steps)]:
-            keys = self.tree.keys(sender, edge)
+        for sender, receiver, edge in self._order[: len(self.tree.steps)]:  # towards the root
             mean = self._at(sender, parts[sender], told, but=edge)
-            around = self._at(sender, np.zeros(len(mean)), spread, but=edge) + (mean - told[receiver, edge][keys]) ** 2
-            spread[receiver, edge] = self._tell(sender, edge, around)
+            told[receiver, edge] = self._tell(sender, edge, mean)
+            around = (mean - told[receiver, edge].take(self._keys[sender, edge])) ** 2
+            spread[receiver, edge] = self._tell(sender, edge, self._at(sender, around, spread, but=edge))
         around = self._at(root, np.zeros(len(parts[root])), spread) * self.counts[root]
         return self._at(root, parts[root], told), around
 
@@ -564,13 +570,12 @@ class TreeSums:
 
     def _tell(self, sender: int, edge: int, values_n: Array) -> Array:
         """Return the mean of a value by key (K), over the joined rows on the sender's side of an edge."""
-        keys = self.tree.keys(sender, edge)
-        return np.asarray(np.bincount(keys, weights=values_n * self._shares[sender, edge]), dtype=np.float64)
+        return np.asarray(self._means[sender, edge] @ values_n, dtype=np.float64)
 
     def _at(self, table: int, local_n: Array, told: dict[tuple[int, int], Array], but: int | None = None) -> Array:
         """Return a table's own value and what it was told by its neighbours, all or all but one, row by row."""
         found = local_n
         for edge in self._edges[table]:
             if edge != but:
-                found = found + told[table, edge][self.tree.keys(table, edge)]
+                found = found + told[table, edge].take(self._keys[table, edge])
         return found
