@@ -144,7 +144,8 @@ def _digests(value: Any) -> Iterator[tuple[str, bytes]]:
         value = tuple(value.values())
     if isinstance(value, tuple | list):
         for item in value:
-            yield from _digests(item)
+            if not isinstance(item, str | int | float):  # of which a thousand parties have a million
+                yield from _digests(item)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         facts = [(field, getattr(value, field.name)) for field in dataclasses.fields(value)]
         paths, tables = getattr(value, "user_files", ()), getattr(value, "user_tables", ())
