@@ -50,7 +50,7 @@ def status(folder: SiteFolder, args: argparse.Namespace) -> int:
         print_json(found)
         return code
     say(f"{found['site']}: {found['state']} since {found['since']}  (version {found['version']}, {found['listen']})")
-    if (run := found["run"]) is not None:
+    for run in found["runs"]:
         say(f"run {run['run']}: {run['protocol']} of {run['coordinator']}, {run['stage']}")
         for side, crossed in (run["crossed"] or {}).items():
             say(f"  {side}: {crossed['messages']} messages, {crossed['bytes']} bytes")
@@ -195,22 +195,21 @@ def stop(folder: SiteFolder, args: argparse.Namespace) -> int:
     from fedactors.federation.operations import read_status
 
     found = read_status(folder)
-    about = found["run"] or {}
+    known = {run["run"]: run for run in found["runs"]} if found["state"] != "stopped" else {}
     if not args.name:
         raise BadInput("RUN: missing")
-    under_way = {about["run"]} if about and found["state"] != "stopped" else ()
     otherwise = f"is not under way at {folder.name}, which is {found['state']}, and no approved run that is unfinished"
-    args.name = one_run(args.name, {*under_way, *unfinished_runs(folder)}, otherwise)
-    if args.name not in under_way:
+    args.name = one_run(args.name, {*known, *unfinished_runs(folder)}, otherwise)
+    if args.name not in known:
         ask_to_stop(folder, args.name, why := one_line(args.why or ""))
         said = f"{args.name}: is not under way; this site comes back to it no more"
         return answer(args.format, {"run": args.name, "stopped": True, "why": why}, said)
-    if about["stage"] == "proposed":
+    if known[args.name]["stage"] == "proposed":
         raise BadInput(f"run: {args.name} waits for an answer: fedactors site reject {args.name}")
     why = one_line(args.why or "")
     ask_to_stop(folder, args.name, why)
     end = time.monotonic() + _STOP_SECONDS
-    while (read_status(folder)["run"] or {}).get("run") == args.name:
+    while args.name in {run["run"] for run in read_status(folder)["runs"]}:
         if time.monotonic() > end:
             raise CallTimeout(folder.name, f"its process did not stop the run within {_STOP_SECONDS:g} s")
         time.sleep(0.1)

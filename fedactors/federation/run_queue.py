@@ -21,8 +21,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import asyncio
+
     from fedactors.federation.approval import Proposal
     from fedactors.federation.session import Connection
+    from fedactors.federation.site_run import SiteRun
 
 QUEUED = "queue"
 """What a driver that waits says in its handshake."""
@@ -58,15 +61,36 @@ class QueuedRun:
         return self.is_asking or now - self.asked_at <= READY_SECONDS
 
 
+@dataclass(eq=False)
+class ActiveRun:
+    """A run that a site is busy with: its driver is connected, or the site is reserved for it."""
+
+    coordinator: str
+    run: str
+    driver: Connection | None = None
+    proposal: Proposal | None = None
+    is_considered: bool = False
+    """Its proposal is checked, or waits for its answer."""
+    is_unanswered: bool = False
+    site_run: SiteRun | None = None
+    """Since it was approved."""
+    watch: asyncio.Task[None] | None = None
+    """What ends it when there is a reason to."""
+    idle_since: float | None = None
+    """Since when its driver is connected and has proposed nothing; None: it has."""
+    why: str = ""
+    """What its driver said before it went."""
+
+
 class RunQueue:
     """The runs that wait for one site, in the order in which they came."""
 
     def __init__(self) -> None:
-        self.reserved: QueuedRun | None = None
         self._runs: list[QueuedRun] = []
-        self._reserved_at = 0.0
-        self._refused_at = -math.inf
-        """When a driver that does not wait was refused because of the reservation."""
+        self._reserved: dict[QueuedRun, float] = {}
+        """Since when."""
+        self._refused_at: dict[str, float] = {}
+        """By coordinator: when a driver of theirs that does not wait was refused."""
         self._passed_over: dict[str, float] = {}
         """By coordinator: until when its runs are passed over."""
 
@@ -96,42 +120,46 @@ class RunQueue:
         """Let a run wait behind all others."""
         self._runs.append(run)
 
+    @property
+    def reserved(self) -> tuple[QueuedRun, ...]:
+        """The runs for which the site is reserved."""
+        return tuple(self._reserved)
+
     def remove(self, run: QueuedRun) -> None:
         """Let a run wait no longer; again does nothing."""
         if run in self._runs:
             self._runs.remove(run)
-        if self.reserved is run:
-            self.reserved = None
+        self._reserved.pop(run, None)
 
-    def refused(self, now: float) -> None:
-        """Count a driver of another coordinator, which did not want to wait, as one that waits."""
-        self._refused_at = now
+    def refused(self, coordinator: str, now: float) -> None:
+        """Count a driver, which did not want to wait, as one that waits."""
+        self._refused_at[coordinator] = now
 
     def reserve(self, now: float) -> QueuedRun | None:
         """Reserve the free site for the first ready run, and return it; None: there is none."""
         self._passed_over = {who: until for who, until in self._passed_over.items() if until > now}
-        ready = [one for one in self._runs if one.is_ready(now) and one.coordinator not in self._passed_over]
-        self.reserved = min(ready, key=lambda one: not one.is_approved, default=None)
-        self._reserved_at = now
-        return self.reserved
+        ready = [one for one in self._runs if one.is_ready(now) and one not in self._reserved]
+        ready = [one for one in ready if one.coordinator not in self._passed_over]
+        if (turn := min(ready, key=lambda one: not one.is_approved, default=None)) is not None:
+            self._reserved[turn] = now
+        return turn
 
-    def release(self, now: float, most_seconds: float) -> bool:
-        """End a reservation whose driver is not ready any more, or keeps others waiting; say whether it has ended."""
-        held = self.reserved
-        if held is None:
-            return False
-        if not held.is_ready(now):
-            self.reserved = None
-            return True
-        is_waited_for = self._refused_at >= self._reserved_at or any(
-            one.is_ready(now) for one in self._runs if one.coordinator != held.coordinator
-        )
-        if not is_waited_for or now - self._reserved_at <= most_seconds:
-            return False
-        self._runs.sort(key=lambda one: one.coordinator == held.coordinator)  # each keeps its order
-        self._passed_over[held.coordinator] = now + most_seconds
-        self.reserved = None
-        return True
+    def release(self, now: float, most_seconds: float) -> list[QueuedRun]:
+        """End reservations whose drivers are not ready any more, or keep others waiting; return their runs."""
+        ended = []
+        for held, since in list(self._reserved.items()):
+            others = (one for one in self._runs if one.coordinator != held.coordinator and one not in self._reserved)
+            is_waited_for = any(one.is_ready(now) for one in others) or any(
+                at >= since for who, at in self._refused_at.items() if who != held.coordinator
+            )
+            if held.is_ready(now):
+                if not is_waited_for or now - since <= most_seconds:
+                    continue
+                self._runs.sort(key=lambda one, held=held: one.coordinator == held.coordinator)  # type: ignore[misc]
+                self._passed_over[held.coordinator] = now + most_seconds
+            del self._reserved[held]
+            ended.append(held)
+        return ended
 
     def absent(self, now: float) -> list[QueuedRun]:
         """Return the runs whose drivers have been gone for too long."""
@@ -140,9 +168,9 @@ class RunQueue:
 
     def position(self, run: QueuedRun) -> int:
         """Return 0 where the site is reserved for a run, else how many of those that wait it is."""
-        if run is self.reserved:
+        if run in self._reserved:
             return 0
-        return 1 + [one for one in self._runs if one is not self.reserved].index(run)
+        return 1 + [one for one in self._runs if one not in self._reserved].index(run)
 
     def ahead(self, run: QueuedRun) -> QueuedRun | None:
         """Return the run just before this one; None: it is the first."""
@@ -153,7 +181,7 @@ class RunQueue:
         """Return who waits, JSON-ready."""
 
         def state(one: QueuedRun) -> str:
-            if one is self.reserved:
+            if one in self._reserved:
                 return "reserved"
             return "ready" if one.is_ready(now) else "connected" if one.absent_since is None else "absent"
 

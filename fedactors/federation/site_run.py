@@ -1123,6 +1123,8 @@ class SiteRun:
         self._lost_sites: asyncio.Queue[str] = asyncio.Queue()
         self._num_meetings: Counter[str] = Counter()
         self.usage: UsageWatch | None = None
+        self.measured_at = 0.0
+        """When it was last looked at what it takes of the machine."""
         self._temporary: TemporaryFolder | None = None
         self._asked_at = time.monotonic()
         """When the driver last asked for a step, or one was done; first the approval."""

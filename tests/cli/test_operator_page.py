@@ -49,7 +49,7 @@ class Hostile:
         peer = {"sent_bytes": 5, "received_bytes": 7, "clock_seconds": 0.25}
         return {
             **dict.fromkeys(("site", "federation", "version", "listen", "started", "written", "state", "since"), EVIL),
-            "run": run,
+            "runs": [run],
             "queue": [{"run": RUN, "coordinator": EVIL, "protocol": EVIL, "position": 3, "since": EVIL, "state": EVIL}],
             "peers": {EVIL: peer},
             "federation_version": EVIL,
@@ -69,7 +69,7 @@ class Hostile:
         status = {RUN: "pending", ENDED: EVIL}.get(run)
         bounds = {"Embedding": [EVIL]}
         most = {"Embedding": {"takes": (10, False)}}
-        crossed = self.status()["run"]["crossed"] if not self.is_down else None
+        crossed = self.status()["runs"][0]["crossed"] if not self.is_down else None
         sides = {side: one["rows"] for side, one in (crossed or {}).items()}
         made = ShownProposal(run, DIGEST, str(status), f"run {EVIL}\nline", "", bounds, most, sides)
         return made if status else None

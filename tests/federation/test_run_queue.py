@@ -24,7 +24,7 @@ from fedactors.federation import run_queue
 from fedactors.federation.approval import as_tree, decide, decision, keep_proposal, kept_proposals
 from fedactors.federation.handshake import dial
 from fedactors.federation.operations import agree
-from fedactors.federation.run_queue import QUEUED, QueuedRun, RunQueue
+from fedactors.federation.run_queue import QUEUED, ActiveRun, QueuedRun, RunQueue
 from fedactors.federation.session import Connection, Hello
 from fedactors.federation.site_folder import SITE, Policy
 from fedactors.runtime.failures import errors_for
@@ -85,7 +85,7 @@ def test_a_reservation_ends_when_its_driver_stops_asking() -> None:
     one.is_asking, one.asked_at = False, 1.0
     assert not queue.release(1.0 + run_queue.READY_SECONDS, 300.0)
     assert queue.release(1.1 + run_queue.READY_SECONDS, 300.0)
-    assert queue.reserved is None
+    assert not queue.reserved
     assert queue.find("a", "1") is one  # at its position
     one.is_asking = True
     assert queue.reserve(20.0) is one
@@ -109,10 +109,10 @@ def test_who_does_not_begin_while_others_wait_is_behind_them_and_passed_over() -
 def test_a_driver_that_does_not_wait_counts_as_one_that_does() -> None:
     queue = RunQueue()
     one = waiting(queue, "a", "1")
-    queue.refused(-1.0)  # before the reservation
+    queue.refused("b", -1.0)  # before the reservation
     queue.reserve(0.0)
     assert not queue.release(301.0, 300.0)
-    queue.refused(302.0)
+    queue.refused("b", 302.0)
     assert queue.release(303.0, 300.0)
     assert queue.reserve(304.0) is None
     assert queue.reserve(603.1) is one
@@ -262,7 +262,7 @@ def queue_of(world: World, name: str = SHOP) -> list[dict[str, Any]]:
 
 
 def is_free(world: World) -> bool:
-    return not any(one._asked or len(one._queue) or queue_of(world, name) for name, one in world.processes.items())
+    return not any(one.runs or len(one._queue) or queue_of(world, name) for name, one in world.processes.items())
 
 
 @contextlib.contextmanager
@@ -270,11 +270,11 @@ def busy(world: World, name: str = SHOP) -> Iterator[None]:
     """Keep a site busy, as with a run of somebody's."""
     until(lambda: is_free(world))
     process = world.processes[name]
-    world.on(name, lambda: setattr(process, "_asked", "f" * 16))
+    world.on(name, lambda: process.runs.update({"f" * 16: ActiveRun("nobody", "f" * 16)}))
     try:
         yield
     finally:
-        world.on(name, process._be_idle)
+        world.free(name)
 
 
 def ended(world: World, name: str = SHOP) -> list[str]:
@@ -359,7 +359,7 @@ def test_a_run_is_answered_while_another_one_is_under_way(world: World, capfd: p
         assert "fedactors: bank: rejected the run: not today" in rejected.communicate()[1]
         assert main(["site", "approve", row["run"], "--folder", folder]) == 0
         (left,) = [one for one in both if one is not rejected]
-        world.on(SHOP, world.processes[SHOP]._be_idle)
+        world.free(SHOP)
         finished(left)
     assert ended(world)[-1] == row["run"]
     until(lambda: is_free(world))
@@ -459,7 +459,7 @@ def test_a_member_that_fills_the_queue_keeps_no_other_out(world: World) -> None:
                 await asyncio.to_thread(until, lambda: [row for row in queue_of(world) if row["coordinator"] == SHOP])
                 for one in waiters[:3]:
                     await one.end()  # they ask no more: the shop's own run is next
-                world.on(SHOP, world.processes[SHOP]._be_idle)
+                world.free(SHOP)
                 await asyncio.to_thread(finished, other)
 
     with_waiters(world, 5, act)
@@ -508,10 +508,10 @@ def test_what_waits_is_what_begins(world: World) -> None:
             decide(world.folder(SHOP), waiter.rogue.proposal, approved=True)
             with pytest.raises(Refused, match="asks for its position before it has proposed a run"):
                 await other.ask("position")
-        await asyncio.to_thread(until, lambda: world.processes[SHOP]._asked == tree["run"])
+        await asyncio.to_thread(until, lambda: world.asked(SHOP) == tree["run"])
         with pytest.raises(Refused, match="is another one than it was when it began to wait"):
             await waiter.ask("propose", longer)
-        assert world.processes[SHOP].run is None
+        assert world.run(SHOP) is None
 
     with_waiters(world, 2, act)
     assert any("is another one than it was" in line for line in world.refusals(SHOP))
@@ -553,7 +553,7 @@ def test_no_second_connection_with_a_run_that_waits_keeps_a_site(world: World) -
         await first.end()
 
     with_waiters(world, 0, act)
-    assert world.processes[SHOP]._asked is None
+    assert world.asked(SHOP) is None
 
 
 @slow
@@ -562,7 +562,7 @@ def test_a_coordinator_is_told_of_no_run_of_others(world: World) -> None:
 
     async def act(waiter: Waiter) -> None:
         with busy(world):
-            run = world.processes[SHOP]._asked
+            run = world.asked(SHOP)
             assert run
             assert run not in str(await waiter.queue())
             with pytest.raises(Refused, match="one at a time") as told:
@@ -583,9 +583,9 @@ def test_a_run_that_paused_comes_before_those_that_wait(world: World) -> None:
             with pytest.raises(Refused, match="one at a time"):
                 await driver_of(world, paused.run, "")
         await asyncio.sleep(2)
-        assert world.processes[SHOP]._queue.reserved is None
+        assert not world.processes[SHOP]._queue.reserved
         link = await driver_of(world, paused.run, "")
-        assert world.processes[SHOP]._asked == paused.run
+        assert world.asked(SHOP) == paused.run
         await link.end()
         position = (1, "")
         while position[0] != 0:
@@ -607,9 +607,9 @@ def test_a_driver_that_dies_while_it_waits_keeps_nobody_waiting(
             until(lambda: len(queue_of(world, BANK)) == 2)
             os.kill(first.pid, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
             begun = time.monotonic()
-            until(lambda: world.processes[BANK]._asked == queue_of(world, BANK)[-1]["run"], 30)
+            until(lambda: world.asked(BANK) == queue_of(world, BANK)[-1]["run"], 30)
             assert time.monotonic() - begun < 20
-            world.on(SHOP, world.processes[SHOP]._be_idle)
+            world.free(SHOP)
             finished(second)
     run_queue_ends(world)
 

@@ -349,7 +349,7 @@ def test_who_has_no_room_to_be_measured_has_taken_too_much(tmp_path: Path) -> No
 
     proposal = SimpleNamespace(run="0" * 16, data={SHOP: "orders"}, coordinator=BANK)
     usage = SimpleNamespace(exceeded=exceeded)
-    run: Any = SimpleNamespace(proposal=proposal, usage=usage, idle_seconds=0.0, has_begun=True)
+    run: Any = SimpleNamespace(proposal=proposal, usage=usage, idle_seconds=0.0, has_begun=True, measured_at=-1e9)
     assert "stopped the run: limits.memory_gib: it took so much" in str(asyncio.run(process._why_to_stop(run)))
 
 
@@ -435,7 +435,7 @@ def test_an_actor_that_asks_for_more_memory_than_there_may_be_ends_the_run_and_n
         assert federated(world, SMALL) != 0
         assert ["Unable to allocate 8.00 GiB" in said for said in refused] == [True]
         end = time.monotonic() + 20
-        while world.processes[SHOP].run is not None:  # it hears that the driver has gone
+        while world.run(SHOP) is not None:  # it hears that the driver has gone
             assert time.monotonic() < end
             time.sleep(0.02)
         assert [line["status"] for line in world.audit(SHOP) if line["what"] == "ended"][-1:] == ["failed"]
