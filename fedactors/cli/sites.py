@@ -859,7 +859,7 @@ def describe(folder: SiteFolder, proposal: Proposal) -> dict[str, Any]:
         "code_digest": code_digest(proposal),
         "config": spell_infinities(as_dict(config)),  # as it is read, with what the proposal leaves out
         "hosts": dict(folder.federation.hosts),
-        "most": vars(proposal.limits.within(folder.policy.limits, folder.name)),
+        "most": vars(proposal.limits.within(folder.policy.run_limits, folder.name)),
         "site_budget": _budget_of_site(folder, proposal, config),
         "federation_version": folder.federation.version,
         "continuations": num_continuations(folder, proposal),

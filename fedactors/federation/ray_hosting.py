@@ -344,6 +344,11 @@ class RayActorHost(ActorHost):
         self._tasks: list[asyncio.Task[None]] = []
         self._settling = asyncio.Lock()
 
+    @property
+    def root(self) -> int | None:
+        """The number of the sidecar's process."""
+        return None if self._sidecar is None else self._sidecar.pid
+
     # --- the sidecar ---
 
     async def _join(self) -> str:

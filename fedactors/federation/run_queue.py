@@ -9,22 +9,27 @@
     does not begin while other coordinators wait     after `policy.reservation_seconds` all runs of its coordinator are
                                                      behind those of others, and are passed over for as long
 
-A driver reserves its sites in the order of their names, so that no two wait for each other. Here are no clock and no
-I/O: `now` is an argument, in seconds of the monotonic clock, and `site.SiteProcess` does what follows.
+A driver reserves its sites in the order of their names, so that no two wait for each other. With several slots a site
+too: take the last site by name that somebody waits for. Who has a slot there waits for no later one, so it begins and
+ends, and then the first in order has its turn, also one that has to be alone there.
+
+Here are no clock and no I/O: `now` is an argument, in seconds of the monotonic clock, and `site.SiteProcess` does what
+follows.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import asyncio
 
     from fedactors.federation.approval import Proposal
     from fedactors.federation.session import Connection
+    from fedactors.federation.site_folder import RunLimits, Totals
     from fedactors.federation.site_run import SiteRun
 
 QUEUED = "queue"
@@ -52,6 +57,8 @@ class QueuedRun:
     asked_at: float = -math.inf
     is_approved: bool = False
     """By a person, who answers at this site: others that nobody has answered come later."""
+    priority: int = 0
+    """Of its coordinator, as the site's policy says: no driver states one."""
     rejection: str | None = None
 
     def is_ready(self, now: float) -> bool:
@@ -59,6 +66,16 @@ class QueuedRun:
         if self.proposal is None or self.absent_since is not None or self.rejection is not None:
             return False
         return self.is_asking or now - self.asked_at <= READY_SECONDS
+
+
+class Demand(NamedTuple):
+    """What a run takes of a site."""
+
+    limits: RunLimits
+    first: str
+    """The run that it goes on from in the end, or itself."""
+    is_alone: bool
+    """Whether its limits can be held to only while no other run is under way: they are of the site's process."""
 
 
 @dataclass(eq=False)
@@ -69,6 +86,8 @@ class ActiveRun:
     run: str
     driver: Connection | None = None
     proposal: Proposal | None = None
+    demand: Demand | None = None
+    """None: its driver has proposed nothing."""
     is_considered: bool = False
     """Its proposal is checked, or waits for its answer."""
     is_unanswered: bool = False
@@ -82,8 +101,21 @@ class ActiveRun:
     """What its driver said before it went."""
 
 
+def why_not_beside(demand: Demand, others: Iterable[ActiveRun], totals: Totals) -> str | None:
+    """Return why a run may not be under way beside others; None: it may."""
+    known = [(one.coordinator, one.demand) for one in others if one.demand is not None]
+    for coordinator, other in known:
+        if other.first == demand.first:
+            return "it goes on from the same run as one that is under way"
+        if other.is_alone:
+            return f"a run of {coordinator} is alone here: its limits are those of the site's process"
+    if demand.is_alone and known:
+        return "its limits are those of the site's process, where it has to be alone"
+    return totals.exceeded_by([demand.limits, *(other.limits for _, other in known)])
+
+
 class RunQueue:
-    """The runs that wait for one site, in the order in which they came."""
+    """The runs that wait for one site: by priority, and in the order in which they came."""
 
     def __init__(self) -> None:
         self._runs: list[QueuedRun] = []
@@ -120,6 +152,12 @@ class RunQueue:
         """Let a run wait behind all others."""
         self._runs.append(run)
 
+    def order(self, priority: Mapping[str, int]) -> None:
+        """Let runs of coordinators with a higher priority come first; those of the same keep their order."""
+        for one in self._runs:
+            one.priority = priority.get(one.coordinator, 0)
+        self._runs.sort(key=lambda one: -one.priority)
+
     @property
     def reserved(self) -> tuple[QueuedRun, ...]:
         """The runs for which the site is reserved."""
@@ -135,13 +173,37 @@ class RunQueue:
         """Count a driver, which did not want to wait, as one that waits."""
         self._refused_at[coordinator] = now
 
-    def reserve(self, now: float) -> QueuedRun | None:
-        """Reserve the free site for the first ready run, and return it; None: there is none."""
+    def next_run(self, now: float, active: Sequence[str] = (), most: int | None = None) -> QueuedRun | None:
+        """Return the first ready run: approved, by priority, of whom fewest are under way, as they came; None: none.
+
+        Args:
+            now: see `reserve`.
+            active: coordinators of the runs that are under way.
+            most: runs of one coordinator that may be.
+        """
         self._passed_over = {who: until for who, until in self._passed_over.items() if until > now}
+        full = {who for who in active if most is not None and active.count(who) >= most}
         ready = [one for one in self._runs if one.is_ready(now) and one not in self._reserved]
-        ready = [one for one in ready if one.coordinator not in self._passed_over]
-        if (turn := min(ready, key=lambda one: not one.is_approved, default=None)) is not None:
-            self._reserved[turn] = now
+        ready = [one for one in ready if one.coordinator not in self._passed_over.keys() | full]
+        return min(
+            ready, key=lambda one: (not one.is_approved, -one.priority, active.count(one.coordinator)), default=None
+        )
+
+    def reserve(
+        self,
+        now: float,
+        active: Sequence[str] = (),
+        most: int | None = None,
+        fits: Callable[[QueuedRun], bool] = lambda _: True,
+    ) -> QueuedRun | None:
+        """Reserve a free slot of the site for the first ready run if it fits, and return it; None: it does not.
+
+        A run that does not fit beside those under way keeps its turn: smaller ones do not overtake it for ever.
+        """
+        turn = self.next_run(now, active, most)
+        if turn is None or not fits(turn):
+            return None
+        self._reserved[turn] = now
         return turn
 
     def release(self, now: float, most_seconds: float) -> list[QueuedRun]:
@@ -191,6 +253,7 @@ class RunQueue:
                 "coordinator": one.coordinator,
                 "protocol": one.proposal.protocol,
                 "position": self.position(one),
+                "priority": one.priority,
                 "since": one.since,
                 "state": state(one),
             }

@@ -6,7 +6,7 @@ sites  ──calls, payloads, checks──────────────�
 who waits     for what                                      no longer than
 a driver      its proposal to be answered                   `approval_seconds`
 a run         its driver to ask for its first step          `approval_seconds`
-others        one run at a time: their turn, in `RunQueue`, if they say that they wait; else they are refused
+others        `policy.concurrent_runs` at a time: their turn, in `RunQueue`, if they wait; else they are refused
 
 It is one file because who may connect, propose and begin is decided together.
 """
@@ -26,6 +26,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -41,6 +42,7 @@ from fedactors.federation.approval import (
     closed_to_others,
     decide,
     decision,
+    first_of,
     keep_proposal,
     kept_proposal,
     may_come_back,
@@ -67,7 +69,15 @@ from fedactors.federation.operations import (
     last_queue,
 )
 from fedactors.federation.relay import Called, federation_at_relay, listen_for_websockets
-from fedactors.federation.run_queue import POLL_SECONDS, QUEUED, ActiveRun, QueuedRun, RunQueue
+from fedactors.federation.run_queue import (
+    POLL_SECONDS,
+    QUEUED,
+    ActiveRun,
+    Demand,
+    QueuedRun,
+    RunQueue,
+    why_not_beside,
+)
 from fedactors.federation.session import (
     AT_ONCE,
     MOST,
@@ -87,8 +97,8 @@ from fedactors.federation.session import (
     value_of,
 )
 from fedactors.federation.site_code import take_code, why_not_allowed
-from fedactors.federation.site_folder import SiteFolder, open_to_others, to_tell
-from fedactors.federation.site_run import CALLS, PAYLOADS, SiteRun, memory_of
+from fedactors.federation.site_folder import OF_MACHINE, SiteFolder, open_to_others, to_tell
+from fedactors.federation.site_run import CALLS, PAYLOADS, SiteRun, memory_of, shares_process
 from fedactors.plugins import Protocol
 from fedactors.runtime.failures import errors_for, kind_of, lasting, refused_for, unforeseen
 from fedactors.validation import first_line, one_line, shown
@@ -109,6 +119,7 @@ ASK_SECONDS, AGAIN_SECONDS = 300.0, 60.0
 _HOUR, _MINUTE = 3600.0, 60.0
 _RELAY = "the relay"
 _STOPPED = "stopped the run"
+_QUEUE = "--queue-timeout SECONDS lets a run wait for its turn"
 IDLE_SECONDS = 300.0
 """Within an hour that one site's drivers keep others from proposing, and propose nothing themselves."""
 CHECK_SECONDS = 20.0
@@ -119,7 +130,8 @@ CHECK_GROWTH = 2 << 30
 """Bytes by which a check may make the process larger; what asks for twice as much at once is refused by the system."""
 _MOST_CHECKS = 4
 """Connections of one site for a check."""
-_MOST_LINKS = 8 + _MOST_CHECKS
+_LINKS_OF_RUN = 8
+_MOST_LINKS = _LINKS_OF_RUN + _MOST_CHECKS
 """Connections with one other site that have ended their handshake: of a run, calls and payloads each way, a driver."""
 
 
@@ -157,6 +169,8 @@ class SiteProcess:
         self._idled: defaultdict[str, deque[tuple[float, float]]] = defaultdict(deque)
         """By site: when its drivers stopped to be so, within the last hour, and for how many seconds, by the minute."""
         self._queue = RunQueue()
+        self._beginning = asyncio.Lock()
+        """Held from the last check of a run to its beginning: what it takes of a budget is not another's too."""
         self._keeps_free_until = 0.0
         """On the clock of `time.monotonic`: until then no run of the queue has its turn, but one that paused."""
 
@@ -169,7 +183,8 @@ class SiteProcess:
         folder = self.folder
         installed()  # what is loaded now, or later from the same files, is what proposals are compared with
         _ = folder.server_tls
-        links = MOST_OF_MEMBER + _MOST_LINKS + folder.policy.queued_runs
+        policy = folder.policy
+        links = MOST_OF_MEMBER + _MOST_LINKS + (policy.concurrent_runs - 1) * _LINKS_OF_RUN + policy.queued_runs
         connections = MOST + len(folder.federation.members) * links
         # a WebSocket has two ends of a pair of sockets beside its own
         allow_files(connections * (3 if folder.carrier == "websocket" else 1) + OTHER_FILES)
@@ -419,19 +434,12 @@ class SiteProcess:
             if any(queued.run == hello.run for queued in self._queue):
                 raise Refused(peer, f"comes with {hello.run}, which waits for its turn")
             self._give_up_lost(peer, hello.run)
-            if self.runs:
+            if (why := self._why_busy(peer, hello.run)) is not None:
                 if self._queue.reserved:
                     self._queue.refused(peer, time.monotonic())
                 if self._is_paused(peer, hello.run):
                     self._keeps_free_until = time.monotonic() + _PAUSED_SECONDS
-                # whose run it is and not which: who knows a run's id could wait with it where it has yet to come
-                driver = next(iter(self.runs.values())).driver
-                whose = "another" if driver is None else f"one of {driver.peer}"
-                raise Refused(
-                    peer,
-                    f"asks for a run while {whose} is under way or waits: one at a time; --queue-timeout SECONDS "
-                    "lets a run wait for its turn",
-                )
+                raise Refused(peer, f"asks for a run while {why}; {_QUEUE}")
             self._check_idle(peer)
             self._keeps_free_until = 0.0
             self.runs[hello.run] = ActiveRun(peer, hello.run, idle_since=time.monotonic())
@@ -456,12 +464,83 @@ class SiteProcess:
         ends = run.welcome(peer, hello.purpose, hello.assignment)
         return {**ends, "traffic": self._operations.traffic(peer), "tell": partial(self._operations.tell_of, peer)}
 
-    def _give_up_lost(self, peer: str, run: str) -> None:
-        """Give up the connection of a driver that broke, where a driver of its site comes anew with the run."""
+    def _why_busy(self, peer: str, run: str) -> str | None:
+        """Return why no driver may begin a run now that has not waited for it; None: it may."""
+        policy, active = self.folder.policy, list(self.runs.values())
+        # whose run it is and not which: who knows a run's id could wait with it where it has yet to come
+        driver = active[0].driver if active else None
+        whose = "another" if driver is None else f"one of {driver.peer}"
+        if run in self.runs:
+            return "it is under way already"
+        if active and policy.concurrent_runs == 1:
+            return f"{whose} is under way or waits: one at a time"
+        if len(active) >= policy.concurrent_runs:
+            return f"{whose} and others are under way or wait: {policy.concurrent_runs} at a time"
+        most = policy.coordinator_runs
+        if most is not None and sum(one.coordinator == peer for one in active) >= most:
+            return f"{most} of {peer} are under way or wait: at most {most} at a time (policy.coordinator_runs)"
+        if any(one.demand is not None and one.demand.is_alone for one in active):
+            return f"{whose} is under way that has to be alone"
+        if active and self._queue.next_run(time.monotonic(), self._coordinators, most) is not None:
+            return "others wait for their turn"
+        if active:
+            with contextlib.suppress(BadInput):  # a paused run that has no room yet dials again
+                if (known := kept_proposal(self.folder, run)) is not None:
+                    return why_not_beside(self._demand(known), active, policy.totals)
+        return None
+
+    @property
+    def _coordinators(self) -> list[str]:
+        return [active.coordinator for active in self.runs.values()]
+
+    def _give_up_lost(self, peer: str, run: str, *, is_new: bool = True) -> None:
+        """Give up a driver whose connection broke, where a driver of its site comes anew with the run.
+
+        Where `is_new`, and the site has no room for a further run, another run of that driver's site is meant too.
+        """
+        is_full = is_new and len(self.runs) >= self.folder.policy.concurrent_runs
         for active in list(self.runs.values()):
             driver = active.driver
-            if driver is not None and driver.peer == peer and not driver.stream.is_carried:
+            if driver is None or driver.peer != peer or driver.stream.is_carried:
+                continue
+            if active.run == run or is_full:
                 driver.give_up("its driver came back without the run")
+                is_full = False
+
+    def _demand(self, proposal: Proposal) -> Demand:
+        """Return what a run takes of this site.
+
+        Raises:
+            BadInput: it asks for more than it may, or goes on from a run that is not known here.
+        """
+        limits = proposal.limits.within(self.folder.policy.run_limits, self.folder.name)
+        is_shared = shares_process(self.folder.ray, SimpleNamespace(**proposal.config), proposal)
+        is_limited = any(getattr(limits, name) is not None for name in OF_MACHINE)
+        return Demand(limits, first_of(self.folder, proposal).run, is_alone=is_shared and is_limited)
+
+    def _fits(self, queued: QueuedRun) -> bool:
+        """Say whether a run that waits may begin beside those under way; what cannot be at all is told when it does."""
+        assert queued.proposal is not None
+        try:
+            demand = self._demand(queued.proposal)
+        except BadInput:
+            return True
+        return why_not_beside(demand, self.runs.values(), self.folder.policy.totals) is None
+
+    def _take_room(self, active: ActiveRun, proposal: Proposal) -> None:
+        """Let a run that was checked take of the site what it asks for.
+
+        Raises:
+            BadInput: there is too little beside the other runs.
+        """
+        demand = self._demand(proposal)
+        for one in list(self.runs.values()):  # a run that is resumed is over where its driver has gone
+            if one is not active and one.demand is not None and one.demand.first == demand.first:
+                self._give_up_lost(active.coordinator, one.run, is_new=False)
+        others = [one for one in self.runs.values() if one is not active]
+        if others and (why := why_not_beside(demand, others, self.folder.policy.totals)) is not None:
+            raise to_tell(f"{self.folder.name}: has no room for the run now: {why}; {_QUEUE}")
+        active.demand = demand
 
     def _is_paused(self, peer: str, run: str) -> bool:
         """Say whether a run of this coordinator paused, and may go on: its driver dials again and does not queue."""
@@ -575,7 +654,7 @@ class SiteProcess:
         said = f"run {queued.run}: {peer} proposes {proposal.protocol}, and waits for its turn"
         self._tell("queued", f"{said}; fedactors site show {queued.run}, then answer, now or then")
         if proposal.purpose == "resume":
-            self._give_up_lost(peer, proposal.earlier)
+            self._give_up_lost(peer, proposal.earlier, is_new=False)
 
     def _check_same(self, queued: QueuedRun, proposal: Proposal) -> None:
         assert queued.proposal is not None
@@ -627,8 +706,16 @@ class SiteProcess:
             self._operations.tell_of(held.coordinator, "queued", said)
             if (active := self.runs.get(held.run)) is not None:
                 self._end(active)
-        if not self.runs and now >= self._keeps_free_until and (turn := self._queue.reserve(now)) is not None:
-            self.runs[turn.run] = ActiveRun(turn.coordinator, turn.run, turn.link, turn.proposal)
+        self._queue.order(policy.priority)
+        while len(self.runs) < policy.concurrent_runs and now >= self._keeps_free_until:
+            fits = self._fits if self.runs else lambda _: True
+            turn = self._queue.reserve(now, self._coordinators, policy.coordinator_runs, fits)
+            if turn is None:
+                break
+            active = self.runs[turn.run] = ActiveRun(turn.coordinator, turn.run, turn.link, turn.proposal)
+            with contextlib.suppress(BadInput):  # told when it is proposed
+                assert turn.proposal is not None
+                active.demand = self._demand(turn.proposal)
             self._show()
         self._operations.waiting(self._queue.rows(now))
 
@@ -762,6 +849,7 @@ class SiteProcess:
             if await asyncio.to_thread(take_code, self.folder, proposal, args[1:]):
                 protocol, config = await self._checked(proposal)  # what its signature had to allow first
             hosts = dict(self.folder.federation.hosts)
+            self._take_room(active, proposal)
             with closed_to_others(self.folder.name):  # it reads the log, however long it is
                 is_new = queued is None
                 may_return = is_new and may_come_back(config, proposal)
@@ -783,17 +871,21 @@ class SiteProcess:
         name = self.folder.name
         if is_return:
             active.proposal = proposal
-            await self._begin(active, proposal, protocol, config, hosts, is_return=True)
+            async with self._beginning:
+                if len(self.runs) > 1:  # another run may have begun since
+                    protocol, config = await self._checked_again(peer, proposal, hosts)
+                await self._begin(active, proposal, protocol, config, hosts, is_return=True)
             return
         if is_new:
             self.folder.audit.add("proposed", **facts, hosts=hosts)
         by_policy = self.folder.policy.approve == "policy"
-        why_not = await asyncio.to_thread(why_a_person, config, proposal, self.folder) if by_policy else ""
-        is_allowed = by_policy and not why_not
-        if is_allowed:
-            allow = partial(decide, self.folder, proposal, approved=True, why="the policy allows it")
-            with contextlib.suppress(BadInput):  # a person has answered while the policy looked at the data
-                await asyncio.to_thread(allow)
+        async with self._beginning:  # one that is allowed is known when the next one is compared with it
+            why_not = await asyncio.to_thread(why_a_person, config, proposal, self.folder) if by_policy else ""
+            is_allowed = by_policy and not why_not
+            if is_allowed:
+                allow = partial(decide, self.folder, proposal, approved=True, why="the policy allows it")
+                with contextlib.suppress(BadInput):  # a person has answered while the policy looked at the data
+                    await asyncio.to_thread(allow)
         said = "the policy allows it" if is_allowed else f"fedactors site show {run}, then answer"
         said += f" (not the policy's to answer: {why_not})" if why_not else ""
         active.proposal, active.is_unanswered = proposal, True
@@ -803,13 +895,18 @@ class SiteProcess:
         active.is_unanswered = False
         if not approved:
             raise Refused(name, f"rejected the run{f': {why}' if why else ''}")
-        self._look_anew()  # site.toml may have become another, or what is left of a budget, while a person thought
+        async with self._beginning:
+            self._look_anew()  # site.toml may have become another, or what is left of a budget, while a person thought
+            protocol, config = await self._checked_again(peer, proposal, hosts)
+            await self._begin(active, proposal, protocol, config, hosts, is_return=False)
+
+    async def _checked_again(self, peer: str, proposal: Proposal, hosts: Mapping[str, str]) -> tuple[Protocol, Any]:
         try:
-            protocol, config = await self._checked(proposal)
+            found = await self._checked(proposal)
             _check_hosts(hosts, dict(self.folder.federation.hosts))
         except Exception as error:
             raise self._cannot_be(peer, error) from None
-        await self._begin(active, proposal, protocol, config, hosts, is_return=False)
+        return found
 
     def _count_idle(self, active: ActiveRun) -> None:
         """Count for how long a driver was connected and had proposed nothing."""
