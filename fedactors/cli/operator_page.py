@@ -235,8 +235,8 @@ def _queue(status: Mapping[str, Any]) -> Iterator[str]:
     if not rows or status["state"] == "stopped":
         return
     yield "<h2>Queue</h2>"
-    heads = ("position", "run", "coordinator", "protocol", "waits since", "its driver")
-    names = ("coordinator", "protocol", "since", "state")
+    heads = ("position", "run", "coordinator", "priority", "protocol", "waits since", "its driver")
+    names = ("coordinator", "priority", "protocol", "since", "state")
     cells = [[_text(row["position"]), _link(str(row["run"])), *(_text(row[name]) for name in names)] for row in rows]
     yield _table(heads, cells, numbers=(0,))
 

@@ -59,6 +59,7 @@ def status(folder: SiteFolder, args: argparse.Namespace) -> int:
             say(f"  {one['who']} waits for {one['for']}: {one['what']}{so_far}")
     for one in found.get("queue", ()):
         about = f"{one['protocol']} of {one['coordinator']}, waits since {one['since']}, {one['state']}"
+        about += f", priority {one['priority']}" if one.get("priority") else ""
         say(f"  {one['position']}: run {one['run']}: {about}")
     certificate = found["certificate"]
     say(f"certificate: until {certificate['until']} ({certificate['days_left']:.0f} days)")
@@ -479,10 +480,13 @@ def _runs(folder: SiteFolder) -> list[dict[str, Any]]:
         for line in lines
         if line["what"] == "ended" and line.get("who") == "site" and {"run", "status"} <= line.keys()
     }
-    queue = {row["run"]: row for row in _queue(folder)}
+    rows, under_way = _queue(folder)
+    queue, stages = {row["run"]: row for row in rows}, {row["run"]: row["stage"] for row in under_way}
 
     def turn(run: str) -> dict[str, Any]:
-        return {"position": queue.get(run, {}).get("position"), "waits_since": queue.get(run, {}).get("since")}
+        row = queue.get(run, {})
+        waits = {"position": row.get("position"), "priority": row.get("priority"), "waits_since": row.get("since")}
+        return {"stage": stages.get(run), **waits}
 
     return [
         {
@@ -510,15 +514,15 @@ def _runs(folder: SiteFolder) -> list[dict[str, Any]]:
     ]
 
 
-def _queue(folder: SiteFolder) -> list[dict[str, Any]]:
-    """Return the runs that wait for their turn; none where no process runs."""
+def _queue(folder: SiteFolder) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the runs that wait for their turn, and those that the site is busy with; none where no process runs."""
     from fedactors.federation.operations import read_status
 
     try:
         found = read_status(folder)
     except BadInput:  # none ever ran
-        return []
-    return found.get("queue", []) if found["state"] != "stopped" else []
+        return [], []
+    return (found.get("queue", []), found["runs"]) if found["state"] != "stopped" else ([], [])
 
 
 def _list(folder: SiteFolder, args: argparse.Namespace) -> int:

@@ -74,6 +74,7 @@ SOON_DAYS = 30
 _LONGEST = 1000
 _MOST_ROWS = 1000
 _NUM_TRIES, _PAUSE_SECONDS = 5, 0.05
+_STAGES = ("reserved", "proposed", "approved", "prepared", "connected", "loaded", "open", "closed")
 _STATES = ("running", "awaiting_approval", "reserved")
 """Of a run, the furthest first."""
 
@@ -372,6 +373,9 @@ class _Collector:
         state = [({"state": name}, float(name == status["state"])) for name in states]
         yield family(GaugeMetricFamily, "state", "What it does: 1 for one of these", *state)
         version: tuple[dict[str, str], float] = ({}, float(status["federation_version"]))
+        stages = Counter(run["stage"] for run in status["runs"]) if status["state"] != "stopped" else Counter()
+        busy = [({"stage": name}, float(stages[name])) for name in _STAGES]
+        yield family(GaugeMetricFamily, "runs", "Runs that it is busy with, by how far they have come", *busy)
         queued: tuple[dict[str, str], float] = ({}, float(len(status["queue"])))
         yield family(GaugeMetricFamily, "queued_runs", "Runs that wait for their turn", queued)
         yield family(GaugeMetricFamily, "federation_version", "Version of the federation's file", version)

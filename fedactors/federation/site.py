@@ -215,6 +215,8 @@ class SiteProcess:
             self._tell("folder", problem)
         if len(found) > _MOST_OPEN:
             self._tell("folder", f"{folder.path}: so it is of {len(found) - _MOST_OPEN} other files there")
+        for name in sorted(set(folder.policy.priority) - folder.federation.members.keys()):
+            self._tell("folder", f"policy.priority.{name}: no site of {folder.federation.name} has this name")
         self._operations.look()
         does = "listens at" if folder.relay is None else "is called through"
         self._tell("listens", f"{folder.name}: {does} {folder.where}, in the federation {folder.federation.name}")
@@ -1176,8 +1178,8 @@ def within_bounds(seconds: float, work: Callable[..., T], *args: Any, is_unwante
     """Return what `work` returns, if it takes so many seconds of a processor, and `CHECK_GROWTH` of memory, at most.
 
     It is ended between two instructions of Python, as loops over what somebody else has written are; in its own thread.
-    The system refuses at once what one instruction asks for beyond twice the growth: to the whole process, in which no
-    run is under way while a proposal is checked.
+    The system refuses at once what one instruction asks for beyond twice the growth: to the whole process, also to the
+    runs whose actors are in it, where several may be under way.
 
     Args:
         seconds: how many.
@@ -1194,7 +1196,9 @@ def within_bounds(seconds: float, work: Callable[..., T], *args: Any, is_unwante
         taken = partial(time.clock_gettime, time.pthread_getcpuclockid(me))
     process = psutil.Process()
     end, most, why = taken() + seconds, process.memory_info().rss + CHECK_GROWTH, list[str]()
-    too_large = f"it takes more than {CHECK_GROWTH / 2**30:g} GiB of memory to check"
+    too_large = (
+        f"it takes more than {CHECK_GROWTH / 2**30:g} GiB of memory to check, with what runs here took meanwhile"
+    )
 
     def too_much() -> Iterator[str]:
         if taken() > end:

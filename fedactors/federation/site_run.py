@@ -1385,6 +1385,8 @@ class SiteRun:
         states = None if earlier is None else keyed_digests(earlier.states, earlier.seed)
         approved = await asyncio.to_thread(spawned_by, self._protocol, self._config, proposal, states)
         check_spawned(approved, actor_specs, lambda name: book[name].site == me)
+        if not isinstance(self.actors, LocalActorHost):  # labels are of the coordinator's hosts
+            specs = [replace(spec, resources=replace(approved[spec.name].resources, labels={})) for spec in specs]
         if proposal.purpose == "predict":
             trained = {"earlier": proposal.earlier, "first": first_of(self._folder, proposal).run}
             self._folder.audit.add("predicted", run=proposal.run, checkpoint=proposal.number, **trained)

@@ -50,7 +50,7 @@ class Hostile:
         return {
             **dict.fromkeys(("site", "federation", "version", "listen", "started", "written", "state", "since"), EVIL),
             "runs": [run],
-            "queue": [{"run": RUN, "coordinator": EVIL, "protocol": EVIL, "position": 3, "since": EVIL, "state": EVIL}],
+            "queue": [{"run": RUN, "coordinator": EVIL, "protocol": EVIL, "position": 3, "priority": EVIL, "since": EVIL, "state": EVIL}],
             "peers": {EVIL: peer},
             "federation_version": EVIL,
             "federation_signed": True,
