@@ -1196,9 +1196,7 @@ def within_bounds(seconds: float, work: Callable[..., T], *args: Any, is_unwante
         taken = partial(time.clock_gettime, time.pthread_getcpuclockid(me))
     process = psutil.Process()
     end, most, why = taken() + seconds, process.memory_info().rss + CHECK_GROWTH, list[str]()
-    too_large = (
-        f"it takes more than {CHECK_GROWTH / 2**30:g} GiB of memory to check, with what runs here took meanwhile"
-    )
+    too_large = f"it takes more than {CHECK_GROWTH / 2**30:g} GiB of memory to check (runs in this process count too)"
 
     def too_much() -> Iterator[str]:
         if taken() > end:

@@ -13,20 +13,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from fedactors.cli.main import main
-from fedactors.errors import FedactorsError, Refused
+from fedactors.errors import BadInput, FedactorsError, Refused
 from fedactors.federation import run_queue
 from fedactors.federation.approval import as_tree, decide, decision, keep_proposal, kept_proposals
 from fedactors.federation.handshake import dial
 from fedactors.federation.operations import agree
-from fedactors.federation.run_queue import QUEUED, ActiveRun, QueuedRun, RunQueue
+from fedactors.federation.run_queue import QUEUED, ActiveRun, Demand, QueuedRun, RunQueue, why_not_beside
 from fedactors.federation.session import Connection, Hello
-from fedactors.federation.site_folder import SITE, Policy
+from fedactors.federation.site_folder import SITE, Policy, RunLimits, Totals
 from fedactors.runtime.failures import errors_for
 from tests.federation.hostile_sites import Rogue
 from tests.federation.test_runs import SMALL, VERTICAL, last_line, simulated
@@ -127,6 +128,91 @@ def test_a_queue_has_room_for_so_many_runs_and_for_everybodys_first() -> None:
     waiting(queue, "b", "2")
     assert queue.why_full("b", 2, 3) == "3 runs wait already; at most 3 (policy.queue_length)"
     assert queue.why_full("c", 2, 3) is None
+
+
+def test_a_higher_priority_comes_first_and_equal_ones_as_they_came() -> None:
+    queue = RunQueue()
+    runs = [waiting(queue, who, str(number)) for number, who in enumerate("abcab")]
+    queue.order({"b": 2, "c": -1})
+    expected = [runs[1], runs[4], runs[0], runs[3], runs[2]]
+    assert list(queue) == expected
+    assert [row["priority"] for row in map(vars, queue)] == [2, 2, 0, 0, -1]
+    assert [queue.reserve(0.0) for _ in runs] == expected
+    assert queue.reserve(0.0) is None
+
+
+def test_a_further_slot_is_of_the_coordinator_with_the_fewest_runs() -> None:
+    queue = RunQueue()
+    first, other = waiting(queue, "a", "1"), waiting(queue, "b", "2")
+    assert queue.next_run(0.0, ["a"]) is other
+    assert queue.next_run(0.0, ["a", "b"]) is first
+    assert queue.next_run(0.0, ["a", "b", "b"], most=1) is None
+    assert queue.next_run(0.0, ["a", "b", "b"], most=2) is first
+    other.is_approved = True
+    assert queue.next_run(0.0, ["b"]) is other, "who waits for a person's answer takes no slot of one that has it"
+
+
+def test_a_run_that_does_not_fit_is_not_overtaken() -> None:
+    queue = RunQueue()
+    first, small = waiting(queue, "a", "1"), waiting(queue, "b", "2")
+    assert queue.reserve(0.0, fits=lambda one: one is small) is None
+    assert queue.reserve(0.0) is first
+    assert queue.reserve(0.0) is small
+    assert queue.reserved == (first, small)
+
+
+GIB = RunLimits(memory_gib=1.0)
+
+
+@pytest.mark.parametrize(
+    ("demand", "others", "totals", "why"),
+    [
+        (Demand(GIB, "1", False), [Demand(GIB, "2", False)], Totals(memory_gib=2.0), None),
+        (Demand(GIB, "1", False), [Demand(GIB, "2", False)], Totals(memory_gib=1.9), "would be 2; at most 1.9"),
+        (Demand(GIB, "1", False), [Demand(GIB, "1", False)], Totals(), "goes on from the same run"),
+        (Demand(GIB, "1", True), [Demand(GIB, "2", False)], Totals(), "where it has to be alone"),
+        (Demand(GIB, "1", False), [Demand(GIB, "2", True)], Totals(), "a run of b is alone here"),
+        (Demand(GIB, "1", True), [None], Totals(), None),
+    ],
+)
+def test_a_run_begins_where_it_has_room_beside_others(
+    demand: Demand, others: list[Demand | None], totals: Totals, why: str | None
+) -> None:
+    active = [ActiveRun("b", str(number), demand=one) for number, one in enumerate(others)]
+    found = why_not_beside(demand, active, totals)
+    assert found == why if why is None else why in str(found)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (
+            "concurrent_runs = 2\nlimits = { memory_gib = 1.0 }",
+            "concurrent_runs: 2 is not allowed with a limit of",
+        ),
+        (
+            "concurrent_runs = 2\ntotals = { disk_gib = 1.0 }",
+            "2 is not allowed with a limit of disk_gib and",
+        ),
+        ("limits = { gpus = 3 }\ntotals = { gpus = 2 }", r"limits.gpus: 3 is not allowed: at most 2 \(policy.totals"),
+        ("concurrent_runs = 0", "concurrent_runs"),
+        ('priority = { bank = "high" }', "priority"),
+        ('priority = { "no site" = 1 }', "priority"),
+    ],
+)
+def test_a_policy_that_could_not_be_held_to_is_refused(tmp_path: Path, lines: str, said: str) -> None:
+    world = World(tmp_path)
+    file = tmp_path / SHOP / SITE
+    file.write_text(f"{file.read_text()}\n[policy]\n{lines}\n")
+    with pytest.raises(BadInput, match=said):
+        world.folder(SHOP)
+
+
+def test_a_run_without_a_limit_may_take_what_all_may(tmp_path: Path) -> None:
+    most = Policy(limits=RunLimits(memory_gib=1.0), totals=Totals(memory_gib=4.0, gpus=2)).run_limits
+    assert (most.memory_gib, most.gpus, most.disk_gib) == (1.0, 2, None)
+    with pytest.raises(BadInput, match=r"policy.limits.gpus: 3 is not allowed: at most 2"):
+        RunLimits(gpus=3).within(most, SHOP)
 
 
 def test_who_is_gone_for_long_leaves_the_queue() -> None:
