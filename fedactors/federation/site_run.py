@@ -904,13 +904,15 @@ class PrivacyBudget:
         """See `Actor.is_account_level`: of all actors whose account this is."""
         self._left_before: list[PrivacyRecord] = []
         """What the journal said when they did."""
+        self._opens: dict[str, Any] | None = None
+        """What the log says of it once the run is open."""
         if name is not None and self._announced is not None:  # another run is allowed what this one leaves
             announced = as_logged({ANY: self._announced})[ANY]
             reads = sorted(folder.read_by(name))  # whatever these data are called later
             if len(reads) > _MOST_READ:
                 reads = sorted({(str(Path(where).parent), "") for where, _ in reads})
-            facts = {"run": proposal.run, "data": name, "announced": announced, "reads": reads}
-            folder.reserved[proposal.run] = {"what": "opened", **facts}
+            self._opens = {"run": proposal.run, "data": name, "announced": announced, "reads": reads}
+            folder.reserved[proposal.run] = {"what": "opened", **self._opens}
 
     def remember(self, journal: Path) -> None:
         """Write what leaves to a file before it does: a checkpoint forgets what left since."""
@@ -956,8 +958,8 @@ class PrivacyBudget:
         self._is_open = True
         if self._left_before:
             self._taken = taken_by(self._folder.name, self._left_before)
-        if (line := self._folder.reserved.get(self._proposal.run)) is not None:
-            self._folder.audit.add(**line)
+        if self._opens is not None:
+            self._folder.audit.add("opened", **self._opens)
             self.release()
 
     def release(self) -> None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedactors.cli.main import main
 from fedactors.federation.operations import agree
-from fedactors.federation.site_folder import SITE
+from fedactors.federation.run_queue import ActiveRun
+from fedactors.federation.site_folder import SITE, Amount, in_all, spent
+from fedactors.federation.site_run import SiteRun
 from tests.federation.test_run_queue import drivers, finished, persons, queue_of, until
 from tests.federation.world import BANK, CLINIC, SHOP, World
 
@@ -116,3 +122,179 @@ def test_two_runs_at_the_same_sites_have_the_results_of_each_alone(world: World)
     for name in world.names:
         assert main(["site", "audit", "--folder", str(world.path / name)]) == 0
     until(lambda: is_free(world))
+
+
+@slow
+def test_one_is_stopped_and_the_other_goes_on(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    until(lambda: is_free(world))
+    with drivers(by(world, BANK, rounds=1000), by(world, SHOP, rounds=500)) as (first, second):
+        until(lambda: [one["stage"] for one in runs_of(world)] == ["open", "open"])  # it is written every 5 s
+        run, other = (next(one["run"] for one in runs_of(world) if one["coordinator"] == name) for name in (BANK, SHOP))
+        capsys.readouterr()
+        assert main(["site", "status", "--folder", str(world.path / SHOP)]) == 0
+        shown = capsys.readouterr().out
+        assert f"run {run}: horizontal of bank, open" in shown
+        assert f"run {other}: horizontal of shop, open" in shown
+        assert main(["site", "runs", "--folder", str(world.path / SHOP), "--format", "json"]) == 0
+        stages = {one["run"]: one["stage"] for one in json.loads(capsys.readouterr().out)["runs"]}
+        assert {run: stages[run], other: stages[other]} == {run: "open", other: "open"}
+        with drivers(by(world, CLINIC, timeout=None)) as (third,):
+            assert third.wait(60) == 3
+            assert third.stderr is not None
+            assert "are under way or wait: 2 at a time; --queue-timeout SECONDS" in third.stderr.read()
+        assert main(["site", "stop", run, "--folder", str(world.path / SHOP), "--why", "not today"]) == 0
+        assert first.wait(60) == 3
+        assert first.stderr is not None
+        assert "shop: stopped the run: not today" in first.stderr.read()
+        finished(second)
+    until(lambda: is_free(world))
+    for name in world.names:
+        ended = {line["run"]: line["status"] for line in world.audit(name) if line["what"] == "ended"}
+        assert ended[other] == "finished"
+        assert ended[run] in ("stopped", "failed")
+
+
+@slow
+def test_a_coordinator_has_so_many_runs_at_once_and_leaves_the_next_slot_to_others(world: World) -> None:
+    until(lambda: is_free(world))
+    with policy(world, BANK, "coordinator_runs = 1"), drivers(by(world, BANK, rounds=400)) as (first,):
+        until(lambda: runs_of(world, BANK))
+        with drivers(by(world, BANK, timeout=None)) as (second,):
+            assert second.wait(60) == 3
+            assert second.stderr is not None
+            assert "1 of bank are under way or wait: at most 1 at a time (policy.coordinator_runs)" in (
+                second.stderr.read()
+            )
+        with drivers(by(world, BANK)) as (waiting,):
+            until(lambda: queue_of(world, BANK))
+            with drivers(by(world, SHOP)) as (other,):
+                finished(other)  # though it came later
+            assert waiting.poll() is None
+        first.kill()
+    until(lambda: is_free(world))
+
+
+@slow
+def test_a_run_with_the_higher_priority_begins_first(world: World) -> None:
+    until(lambda: is_free(world))
+    with contextlib.ExitStack() as stack:
+        for name in world.names:
+            stack.enter_context(policy(world, name, "priority = { clinic = 2 }"))
+        with drivers(by(world, BANK, rounds=400), by(world, BANK, rounds=400)) as under_way:
+            until(lambda: both_open(world))
+            with drivers(by(world, SHOP)) as (low,):
+                until(lambda: queue_of(world, BANK))
+                with drivers(by(world, CLINIC)) as (high,):
+                    until(lambda: len(queue_of(world, BANK)) == 2)
+                    rows = [(row["coordinator"], row["position"], row["priority"]) for row in queue_of(world, BANK)]
+                    assert rows == [(CLINIC, 1, 2), (SHOP, 2, 0)]
+                    under_way[0].kill()
+                    finished(high)
+                    under_way[1].kill()
+                    finished(low)
+    until(lambda: is_free(world))
+    lines = [line for line in world.audit(SHOP) if line["what"] == "ended" and line["status"] == "finished"]
+    proposed = {line["run"]: line["coordinator"] for line in world.audit(SHOP) if line["what"] == "proposed"}
+    assert [proposed[line["run"]] for line in lines if line["who"] == "site"][-2:] == [CLINIC, SHOP]
+
+
+@slow
+def test_a_run_whose_limits_are_those_of_the_process_is_alone(world: World) -> None:
+    """In one process nobody could say which run took the memory."""
+    until(lambda: is_free(world))
+    with drivers(by(world, BANK, rounds=400)) as (first,):
+        until(lambda: runs_of(world, BANK))
+        with drivers(by(world, SHOP, "--limit", "memory_gib=4", timeout=None)) as (second,):
+            assert second.wait(60) == 3
+            assert second.stderr is not None
+            assert "its limits are those of the site's process, where it has to be alone" in second.stderr.read()
+        with drivers(by(world, SHOP, "--limit", "memory_gib=4")) as (alone,):
+            until(lambda: queue_of(world, BANK))
+            with drivers(by(world, CLINIC, timeout=None)) as (third,):
+                assert third.wait(60) == 3
+                assert third.stderr is not None
+                assert "others wait for their turn" in third.stderr.read()
+            first.kill()
+            finished(alone)
+    until(lambda: is_free(world))
+
+
+NOISED = (
+    "secure_aggregation=true", "client_clip_norm=1.0", "client_noise_multiplier=4.0", "weighting=uniform",
+    "standardisation=none", "model=linear",
+)  # fmt: skip
+
+
+@slow
+def test_two_runs_at_once_take_no_more_of_a_budget_than_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each fits alone, and neither has opened when the other one is checked."""
+    (tmp_path / CLINIC).mkdir()
+    world = World(tmp_path, (BANK, SHOP, CLINIC))
+    open_world(world)
+    world.give_budgets(8.0)
+    for name in world.names:
+        world.start(name)
+    connect = SiteRun._connect
+
+    async def later(self: SiteRun) -> None:
+        await asyncio.sleep(15)
+        await connect(self)
+
+    monkeypatch.setattr(SiteRun, "_connect", later)
+    budgets = [word for name in world.names for word in ("--budget", f"{name}=5:1e-5")]
+    try:
+        with drivers(*(by(world, name, *NOISED, *budgets, rounds=5) for name in (BANK, SHOP))) as both:
+            ends = [one.communicate(timeout=150) for one in both]
+        assert sorted(one.returncode for one in both) in ([0, 2], [0, 3]), ends
+        (refused,) = [err for one, (_, err) in zip(both, ends, strict=True) if one.returncode]
+        assert "epsilon 5 at delta 1e-05 is not allowed: too little is left" in refused
+        for name in world.names:
+            lines = world.audit(name)
+            taken = [spent(lines)[data] for data in spent(lines)]
+            assert all(in_all(one).within(Amount(epsilon=8.0, delta=1e-4)) for one in taken)
+            assert len([line for line in lines if line["what"] == "opened"]) == 1
+            assert not world.processes[name].folder.reserved
+    finally:
+        world.stop()
+
+
+@slow
+def test_a_site_that_is_killed_ends_all_its_runs_and_each_may_be_resumed(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    open_world(world)
+    words = [sys.executable, "-m", "fedactors", "site", "start", "--folder", str(world.path / SHOP)]
+
+    def start() -> subprocess.Popen[bytes]:
+        made = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+        until(lambda: (world.path / SHOP / "status.json").exists(), 60)
+        return made
+
+    process = start()
+    world.start(BANK)
+    try:
+        with drivers(*(by(world, BANK, rounds=300) for _ in range(2))) as both:
+            until(lambda: [has_rounds(one, 5) for one in list(world.processes[BANK].runs.values())] == [True, True])
+            process.kill()
+            process.wait(20)
+            for one in both:
+                assert one.wait(60) == 3
+        process = start()
+        until(lambda: not world.processes[BANK].runs)
+        folders = sorted((world.path / f"runs-{BANK}").iterdir())
+        assert len(folders) == 2
+        file = str(world.path / BANK / "federation.toml")
+        out = str(tmp_path / "resumed")
+        flags = ("--federation", file, "--out", out, "--format", "json", "--queue-timeout", "60")
+        with drivers(*(["run", "horizontal", "--resume", str(folder), *flags] for folder in folders)) as both:
+            for one in both:
+                assert finished(one)["rounds"] == 300
+    finally:
+        process.kill()
+        process.wait(20)
+        world.stop()
+
+
+def has_rounds(active: ActiveRun, count: int) -> bool:
+    return active.site_run is not None and active.site_run.gate.arrived.messages() > 4 * count
