@@ -335,7 +335,7 @@ class SiteProcess:
 
     def stop(self) -> None:
         """End the runs that are under way."""
-        for active in self.runs.values():
+        for active in list(self.runs.values()):
             if active.site_run is not None:
                 active.site_run.end("stopped", "the site was stopped")
             if active.watch is not None:
@@ -439,7 +439,10 @@ class SiteProcess:
             if (why := self._why_busy(peer, hello.run)) is not None:
                 if self._queue.reserved:
                     self._queue.refused(peer, time.monotonic())
-                if self._is_paused(peer, hello.run):
+                policy, others = self.folder.policy, self._coordinators.count(peer)
+                has_turn = policy.coordinator_runs is None or others < policy.coordinator_runs
+                # of one that has no room beside the others nobody knows when it will have some
+                if len(self.runs) >= policy.concurrent_runs and has_turn and self._is_paused(peer, hello.run):
                     self._keeps_free_until = time.monotonic() + _PAUSED_SECONDS
                 raise Refused(peer, f"asks for a run while {why}; {_QUEUE}")
             self._check_idle(peer)

@@ -7,6 +7,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from fedactors.cli.main import main
+from fedactors.federation import site
 from fedactors.federation.operations import agree
 from fedactors.federation.run_queue import ActiveRun
 from fedactors.federation.site_folder import SITE, Amount, in_all, spent
@@ -261,6 +263,26 @@ def test_two_runs_at_once_take_no_more_of_a_budget_than_there_is(
 
 
 @slow
+def test_the_policy_compares_runs_that_come_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sums of the same data by other settings tell parts of others: the second one waits for a person."""
+    until(lambda: is_free(world))
+    honest = site.why_a_person
+
+    def later(*args: Any) -> str:
+        time.sleep(4)
+        return honest(*args)
+
+    monkeypatch.setattr(site, "why_a_person", later)
+    with drivers(*(by(world, BANK, "secure_aggregation=true", f"local_epochs={number}") for number in (1, 2))) as both:
+        until(lambda: [one["stage"] for one in runs_of(world)].count("proposed") == 1 and len(runs_of(world)) == 2)
+        until(lambda: any(one.poll() == 0 for one in both))
+        assert [one.poll() for one in both].count(None) == 1
+        (waiting,) = until(lambda: [one["run"] for one in runs_of(world)])
+    assert any(f"run {waiting}: " in line and "summed the same data" in line for line in world.output[SHOP])
+    until(lambda: is_free(world))
+
+
+@slow
 def test_a_site_that_is_killed_ends_all_its_runs_and_each_may_be_resumed(tmp_path: Path) -> None:
     world = World(tmp_path)
     open_world(world)
@@ -274,7 +296,7 @@ def test_a_site_that_is_killed_ends_all_its_runs_and_each_may_be_resumed(tmp_pat
     process = start()
     world.start(BANK)
     try:
-        with drivers(*(by(world, BANK, rounds=300) for _ in range(2))) as both:
+        with drivers(*(by(world, BANK, rounds=1000) for _ in range(2))) as both:
             until(lambda: [has_rounds(one, 5) for one in list(world.processes[BANK].runs.values())] == [True, True])
             process.kill()
             process.wait(20)
@@ -288,8 +310,11 @@ def test_a_site_that_is_killed_ends_all_its_runs_and_each_may_be_resumed(tmp_pat
         out = str(tmp_path / "resumed")
         flags = ("--federation", file, "--out", out, "--format", "json", "--queue-timeout", "60")
         with drivers(*(["run", "horizontal", "--resume", str(folder), *flags] for folder in folders)) as both:
-            for one in both:
-                assert finished(one)["rounds"] == 300
+            until(lambda: [has_rounds(one, 5) for one in list(world.processes[BANK].runs.values())] == [True, True])
+            assert [one.poll() for one in both] == [None, None]
+        until(lambda: not world.processes[BANK].runs)
+        went_on = [line["first"] for line in world.audit(SHOP) if line["what"] == "continued"]
+        assert len(set(went_on)) == 2
     finally:
         process.kill()
         process.wait(20)

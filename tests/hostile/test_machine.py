@@ -314,6 +314,64 @@ def test_a_file_that_is_closed_counts_and_goes_with_its_run() -> None:
     assert (tempfile.gettempdir(), os.environ.get("TMPDIR")) == (before, variable)
 
 
+def test_temporary_files_stay_as_long_as_a_run_may_use_them() -> None:
+    """Both runs make theirs in the folder of the one that began last."""
+    before = tempfile.gettempdir()
+    first, second = TemporaryFolder(), TemporaryFolder()
+    handle, name = tempfile.mkstemp()
+    os.close(handle)
+    assert Path(name).parent == second.path
+    second.remove()
+    assert Path(name).exists()
+    third = TemporaryFolder()
+    first.remove()
+    assert not second.path.exists()
+    assert not first.path.exists()
+    assert third.path.exists()
+    third.remove()
+    assert not third.path.exists()
+    assert tempfile.gettempdir() == before
+
+
+def test_the_memory_of_another_runs_processes_is_not_counted() -> None:
+    code = (
+        "import sys; sys.stdin.readline(); held = b'x' * (200 << 20); print('held', flush=True); sys.stdin.readline()"
+    )
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    both = [subprocess.Popen([sys.executable, "-c", code], **pipes) for _ in range(2)]
+    watches = [UsageWatch(RunLimits(memory_gib=0.125), list, root=lambda one=one: one.pid) for one in both]  # type: ignore[misc]
+    try:
+        both[0].stdin.write("\n")
+        both[0].stdin.flush()
+        assert both[0].stdout.readline() == "held\n"
+        assert "limits.memory_gib" in str(watches[0].exceeded())
+        assert watches[1].exceeded() is None
+        assert UsageWatch(RunLimits(memory_gib=0.125), list, root=lambda: None).exceeded() is None
+    finally:
+        for one, watch in zip(both, watches, strict=True):
+            watch.release()
+            one.kill()
+            one.communicate()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells which files a process has open")
+def test_shared_memory_that_two_runs_have_goes_with_the_last_one() -> None:
+    watches = [UsageWatch(RunLimits(), list) for _ in range(2)]
+    path = Path("/dev/shm") / f"fedactors-test-{os.getpid()}"
+    try:
+        with open(path, "wb") as file:
+            file.write(bytes(4096))
+            file.flush()
+            for watch in watches:
+                watch.exceeded()
+        watches[0].release()
+        assert path.exists()
+        watches[1].release()
+        assert not path.exists()
+    finally:
+        path.unlink(missing_ok=True)
+
+
 def test_what_a_run_left_among_temporary_files_goes_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     honest, left = PassiveWorker.run_epoch, list[Path]()
 
