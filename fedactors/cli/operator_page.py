@@ -212,22 +212,22 @@ def _pending(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _under_way(status: Mapping[str, Any], source: Source) -> Iterator[str]:
-    run = status["run"]
     yield "<h2>Under way</h2>"
-    if run is None or status["state"] == "stopped":
+    if not status["runs"] or status["state"] == "stopped":
         yield '<p class="soft">No run.</p>'
         return
-    facts = f"{_text(run['protocol'])} of {_text(run['coordinator'])}, {_text(run['stage'])}"
-    yield f"<p>{_link(run['run'])}: {facts}</p>"
-    if rows := run["waits"]:
-        names = ("who", "for", "what", "replies", "seconds")
-        heads = ("who waits", "for whom", "for what", "replies", "seconds")
-        yield _table(heads, [[_text(row[name]) for name in names] for row in rows], numbers=(3, 4))
-    else:
-        yield '<p class="soft">No site waits for another one.</p>'
-    if run["crossed"] is not None:
-        rows = {side: run["crossed"][side]["rows"] for side in ("left", "arrived")}
-        yield _crossed_table(rows, source.show(run["run"]))
+    for run in status["runs"]:
+        facts = f"{_text(run['protocol'])} of {_text(run['coordinator'])}, {_text(run['stage'])}"
+        yield f"<p>{_link(run['run'])}: {facts}</p>"
+        if rows := run["waits"]:
+            names = ("who", "for", "what", "replies", "seconds")
+            heads = ("who waits", "for whom", "for what", "replies", "seconds")
+            yield _table(heads, [[_text(row[name]) for name in names] for row in rows], numbers=(3, 4))
+        else:
+            yield '<p class="soft">No site waits for another one.</p>'
+        if run["crossed"] is not None:
+            rows = {side: run["crossed"][side]["rows"] for side in ("left", "arrived")}
+            yield _crossed_table(rows, source.show(run["run"]))
 
 
 def _queue(status: Mapping[str, Any]) -> Iterator[str]:
@@ -235,8 +235,8 @@ def _queue(status: Mapping[str, Any]) -> Iterator[str]:
     if not rows or status["state"] == "stopped":
         return
     yield "<h2>Queue</h2>"
-    heads = ("position", "run", "coordinator", "protocol", "waits since", "its driver")
-    names = ("coordinator", "protocol", "since", "state")
+    heads = ("position", "run", "coordinator", "priority", "protocol", "waits since", "its driver")
+    names = ("coordinator", "priority", "protocol", "since", "state")
     cells = [[_text(row["position"]), _link(str(row["run"])), *(_text(row[name]) for name in names)] for row in rows]
     yield _table(heads, cells, numbers=(0,))
 

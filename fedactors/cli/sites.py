@@ -50,7 +50,7 @@ def status(folder: SiteFolder, args: argparse.Namespace) -> int:
         print_json(found)
         return code
     say(f"{found['site']}: {found['state']} since {found['since']}  (version {found['version']}, {found['listen']})")
-    if (run := found["run"]) is not None:
+    for run in found["runs"]:
         say(f"run {run['run']}: {run['protocol']} of {run['coordinator']}, {run['stage']}")
         for side, crossed in (run["crossed"] or {}).items():
             say(f"  {side}: {crossed['messages']} messages, {crossed['bytes']} bytes")
@@ -59,6 +59,7 @@ def status(folder: SiteFolder, args: argparse.Namespace) -> int:
             say(f"  {one['who']} waits for {one['for']}: {one['what']}{so_far}")
     for one in found.get("queue", ()):
         about = f"{one['protocol']} of {one['coordinator']}, waits since {one['since']}, {one['state']}"
+        about += f", priority {one['priority']}" if one.get("priority") else ""
         say(f"  {one['position']}: run {one['run']}: {about}")
     certificate = found["certificate"]
     say(f"certificate: until {certificate['until']} ({certificate['days_left']:.0f} days)")
@@ -195,22 +196,21 @@ def stop(folder: SiteFolder, args: argparse.Namespace) -> int:
     from fedactors.federation.operations import read_status
 
     found = read_status(folder)
-    about = found["run"] or {}
+    known = {run["run"]: run for run in found["runs"]} if found["state"] != "stopped" else {}
     if not args.name:
         raise BadInput("RUN: missing")
-    under_way = {about["run"]} if about and found["state"] != "stopped" else ()
     otherwise = f"is not under way at {folder.name}, which is {found['state']}, and no approved run that is unfinished"
-    args.name = one_run(args.name, {*under_way, *unfinished_runs(folder)}, otherwise)
-    if args.name not in under_way:
+    args.name = one_run(args.name, {*known, *unfinished_runs(folder)}, otherwise)
+    if args.name not in known:
         ask_to_stop(folder, args.name, why := one_line(args.why or ""))
         said = f"{args.name}: is not under way; this site comes back to it no more"
         return answer(args.format, {"run": args.name, "stopped": True, "why": why}, said)
-    if about["stage"] == "proposed":
+    if known[args.name]["stage"] == "proposed":
         raise BadInput(f"run: {args.name} waits for an answer: fedactors site reject {args.name}")
     why = one_line(args.why or "")
     ask_to_stop(folder, args.name, why)
     end = time.monotonic() + _STOP_SECONDS
-    while (read_status(folder)["run"] or {}).get("run") == args.name:
+    while args.name in {run["run"] for run in read_status(folder)["runs"]}:
         if time.monotonic() > end:
             raise CallTimeout(folder.name, f"its process did not stop the run within {_STOP_SECONDS:g} s")
         time.sleep(0.1)
@@ -480,10 +480,13 @@ def _runs(folder: SiteFolder) -> list[dict[str, Any]]:
         for line in lines
         if line["what"] == "ended" and line.get("who") == "site" and {"run", "status"} <= line.keys()
     }
-    queue = {row["run"]: row for row in _queue(folder)}
+    rows, under_way = _queue(folder)
+    queue, stages = {row["run"]: row for row in rows}, {row["run"]: row["stage"] for row in under_way}
 
     def turn(run: str) -> dict[str, Any]:
-        return {"position": queue.get(run, {}).get("position"), "waits_since": queue.get(run, {}).get("since")}
+        row = queue.get(run, {})
+        waits = {"position": row.get("position"), "priority": row.get("priority"), "waits_since": row.get("since")}
+        return {"stage": stages.get(run), **waits}
 
     return [
         {
@@ -511,15 +514,15 @@ def _runs(folder: SiteFolder) -> list[dict[str, Any]]:
     ]
 
 
-def _queue(folder: SiteFolder) -> list[dict[str, Any]]:
-    """Return the runs that wait for their turn; none where no process runs."""
+def _queue(folder: SiteFolder) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the runs that wait for their turn, and those that the site is busy with; none where no process runs."""
     from fedactors.federation.operations import read_status
 
     try:
         found = read_status(folder)
     except BadInput:  # none ever ran
-        return []
-    return found.get("queue", []) if found["state"] != "stopped" else []
+        return [], []
+    return (found.get("queue", []), found["runs"]) if found["state"] != "stopped" else ([], [])
 
 
 def _list(folder: SiteFolder, args: argparse.Namespace) -> int:
@@ -860,7 +863,7 @@ def describe(folder: SiteFolder, proposal: Proposal) -> dict[str, Any]:
         "code_digest": code_digest(proposal),
         "config": spell_infinities(as_dict(config)),  # as it is read, with what the proposal leaves out
         "hosts": dict(folder.federation.hosts),
-        "most": vars(proposal.limits.within(folder.policy.limits, folder.name)),
+        "most": vars(proposal.limits.within(folder.policy.run_limits, folder.name)),
         "site_budget": _budget_of_site(folder, proposal, config),
         "federation_version": folder.federation.version,
         "continuations": num_continuations(folder, proposal),

@@ -253,7 +253,7 @@ def check_proposal(proposal: Proposal, folder: SiteFolder, *, may_wait: bool = F
         if (load := loader(protocol, is_new=proposal.purpose == "predict")) is not None:
             load(config, proposal.described(folder), 0)
         _check_sums(config, proposal, spawned, folder, is_noised=_adds_noise(protocol, config, jointly=True))
-        most, hosts = proposal.limits.within(folder.policy.limits, folder.name), folder.federation.hosts
+        most, hosts = proposal.limits.within(folder.policy.run_limits, folder.name), folder.federation.hosts
         local = (spec for name, spec in spawned.items() if proposal.site_of(name, hosts) == folder.name)
         gpus = sum(spec.resources.num_gpus for spec in local)
         if most.gpus is not None and gpus > most.gpus:

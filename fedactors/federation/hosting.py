@@ -22,6 +22,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import enum
+import os
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
@@ -290,6 +291,11 @@ class ActorHost(ABC):
 
     reports: Sequence[Mapping[str, Any]] = ()
     """What processes of theirs say of themselves that the site's may not have begun; see `runs.folder.this_process`."""
+
+    @property
+    def root(self) -> int | None:
+        """The number of the process that they are in, or that began theirs; None: it is not there yet, or gone."""
+        return os.getpid()
 
     @abstractmethod
     async def spawn(self, actor_specs: Sequence[ActorSpec], seed: int, clock: WallClock) -> None:

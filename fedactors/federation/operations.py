@@ -31,7 +31,7 @@ from email.message import Message
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -74,6 +74,9 @@ SOON_DAYS = 30
 _LONGEST = 1000
 _MOST_ROWS = 1000
 _NUM_TRIES, _PAUSE_SECONDS = 5, 0.05
+_STAGES = ("reserved", "proposed", "approved", "prepared", "connected", "loaded", "open", "closed")
+_STATES = ("running", "awaiting_approval", "reserved")
+"""Of a run, the furthest first."""
 
 Tell = Callable[[str, str], None]
 """Takes the kind of what happened, and a line for people."""
@@ -84,16 +87,27 @@ def as_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
+class ShownRun(NamedTuple):
+    """A run that the site is busy with; `state` is reserved, awaiting_approval or running."""
+
+    run: str
+    coordinator: str
+    protocol: str | None
+    """None: its driver has proposed nothing yet."""
+    state: str
+    site_run: SiteRun | None = None
+
+
 class Operations:
     """One process of a site, as its operators see it; `say` takes each line: ``{time, site, event, run, text}``."""
 
     def __init__(self, folder: SiteFolder, say: Callable[[dict[str, Any]], None]) -> None:
-        self.run: SiteRun | None = None
         self._folder = folder
         self._say = say
         self._began = time.time()
-        self._state, self._since = "idle", self._began
-        self._about: dict[str, str] = {}
+        self._since = self._began
+        self._runs: dict[str, tuple[ShownRun, float]] = {}
+        """By id, each with when it was first as it is."""
         self._events: Counter[str] = Counter()
         self._traffic: defaultdict[str, Traffic] = defaultdict(Traffic)
         self._clocks: dict[str, float] = {}
@@ -135,10 +149,18 @@ class Operations:
 
     # --- what happens ---
 
-    def tell(self, event: str, text: str) -> None:
-        """Say that something happened; others may have written some of the text."""
+    @property
+    def _state(self) -> str:
+        """What the site does: the furthest that one of its runs has come."""
+        states = {shown.state for shown, _ in self._runs.values()}
+        return next((state for state in _STATES if state in states), "idle")
+
+    def tell(self, event: str, text: str, run: str | None = None) -> None:
+        """Say that something happened, in a run or while the only one goes on; others may have written some of it."""
         self._events[event] += 1
-        run = self._about.get("run")
+        if run is None and len(self._runs) == 1:
+            ((shown, _),) = self._runs.values()
+            run = None if shown.protocol is None else shown.run
         line = {"time": as_time(time.time()), "site": self._folder.name, "event": event, "run": run}
         self._say({**line, "text": short_line(text, _LONGEST)})
         self._write()
@@ -158,10 +180,17 @@ class Operations:
             self._queue = queue
             self._write()
 
-    def does(self, state: str, **about: str) -> None:
-        """Remember what the site does from now on: idle, reserved, awaiting_approval, running."""
-        if (state, about) != (self._state, self._about):
-            self._state, self._about, self._since = state, about, time.time()
+    def does(self, runs: Sequence[ShownRun]) -> None:
+        """Remember which runs the site is busy with from now on."""
+        now = time.time()
+        before = {name: shown._replace(site_run=None) for name, (shown, _) in self._runs.items()}
+        is_new = {one.run: one._replace(site_run=None) for one in runs} != before
+        self._runs = {
+            one.run: (one, self._runs[one.run][1] if before.get(one.run) == one._replace(site_run=None) else now)
+            for one in runs
+        }
+        if is_new:
+            self._since = now
             self._write()
 
     def met(self, connection: Connection) -> None:
@@ -208,25 +237,9 @@ class Operations:
 
     def status(self) -> dict[str, Any]:
         """Return all of it, JSON-ready."""
-        folder, run = self._folder, self.run
+        folder = self._folder
         federation = folder.federation
         local = federation.members[folder.name]
-        found: dict[str, Any] | None = None
-        if run is not None:
-            sides = {"left": run.gate.left, "arrived": run.gate.arrived}
-            crossed = {
-                name: {"messages": side.messages(), "bytes": side.bytes(), "rows": _greatest(run.gate.crossed(side))}
-                for name, side in sides.items()
-            }
-            found = {**self._about, "stage": run.life.name.lower(), "crossed": crossed, "waits": run.waits()}
-        elif self._about:
-            is_reserved = self._state == "reserved"
-            driver, me = self._about["coordinator"], folder.name
-            pair = {"who": me, "for": driver} if is_reserved else {"who": driver, "for": me}
-            what = "its driver, until its other sites are free" if is_reserved else "its answer to the proposal"
-            waits = [{**pair, "what": what, "replies": None, "seconds": round(time.time() - self._since, 1)}]
-            stage = "reserved" if is_reserved else "proposed"
-            found = {**self._about, "stage": stage, "crossed": None, "waits": waits}
         return {
             "site": folder.name,
             "federation": federation.name,
@@ -236,7 +249,7 @@ class Operations:
             "written": as_time(time.time()),
             "state": self._state if self._lock is not None else "stopped",
             "since": as_time(self._since),
-            "run": found,
+            "runs": [self._shown(one, since) for one, since in self._runs.values() if one.protocol is not None],
             "queue": [{**row, "since": as_time(row["since"])} for row in self._queue],
             "peers": {
                 name: {
@@ -258,6 +271,22 @@ class Operations:
             },
             "config_errors": self._config_errors,
         }
+
+    def _shown(self, one: ShownRun, since: float) -> dict[str, Any]:
+        """Return how far a run has come, JSON-ready."""
+        about = {"run": one.run, "protocol": one.protocol, "coordinator": one.coordinator, "since": as_time(since)}
+        if (run := one.site_run) is not None:
+            sides = {"left": run.gate.left, "arrived": run.gate.arrived}
+            crossed = {
+                name: {"messages": side.messages(), "bytes": side.bytes(), "rows": _greatest(run.gate.crossed(side))}
+                for name, side in sides.items()
+            }
+            return {**about, "stage": run.life.name.lower(), "crossed": crossed, "waits": run.waits()}
+        is_reserved, me = one.state == "reserved", self._folder.name
+        pair = {"who": me, "for": one.coordinator} if is_reserved else {"who": one.coordinator, "for": me}
+        what = "its driver, until its other sites are free" if is_reserved else "its answer to the proposal"
+        waits = [{**pair, "what": what, "replies": None, "seconds": round(time.time() - since, 1)}]
+        return {**about, "stage": "reserved" if is_reserved else "proposed", "crossed": None, "waits": waits}
 
     def _write(self) -> None:
         if self._lock is None:
@@ -285,7 +314,7 @@ def read_status(folder: SiteFolder) -> dict[str, Any]:
     path = folder.path / STATUS
     if not path.exists():
         raise BadInput(f"--folder: no process of {folder.name} ever ran: fedactors site start")
-    found: dict[str, Any] = json.loads(path.read_text())
+    found: dict[str, Any] = {"runs": [], **json.loads(path.read_text())}  # an older version wrote another key
     lock = _lock(folder.path)
     if lock is not None:
         os.close(lock)
@@ -336,19 +365,23 @@ class _Collector:
         def stamp(text: str) -> float:
             return datetime.fromisoformat(text).timestamp()
 
-        run = status["run"] or {}
         peers = status["peers"].items()
         yield family(GaugeMetricFamily, "info", "The process of a site", ({"version": status["version"]}, 1.0))
         yield family(GaugeMetricFamily, "started_seconds", "When it began", ({}, stamp(status["started"])))
         yield family(GaugeMetricFamily, "written_seconds", "When this was written", ({}, stamp(status["written"])))
-        stages = ("stopped", "idle", "reserved", "awaiting_approval", "running")
-        state = [({"state": stage}, float(stage == status["state"])) for stage in stages]
+        states = ("stopped", "idle", *reversed(_STATES))
+        state = [({"state": name}, float(name == status["state"])) for name in states]
         yield family(GaugeMetricFamily, "state", "What it does: 1 for one of these", *state)
         version: tuple[dict[str, str], float] = ({}, float(status["federation_version"]))
+        stages = Counter(run["stage"] for run in status["runs"]) if status["state"] != "stopped" else Counter()
+        busy = [({"stage": name}, float(stages[name])) for name in _STAGES]
+        yield family(GaugeMetricFamily, "runs", "Runs that it is busy with, by how far they have come", *busy)
         queued: tuple[dict[str, str], float] = ({}, float(len(status["queue"])))
         yield family(GaugeMetricFamily, "queued_runs", "Runs that wait for their turn", queued)
         yield family(GaugeMetricFamily, "federation_version", "Version of the federation's file", version)
-        since = ({"protocol": run.get("protocol", "")}, stamp(status["since"]))
+        protocols = sorted({run["protocol"] for run in status["runs"]})
+        protocol = protocols[0] if len(protocols) == 1 else ""
+        since = ({"protocol": protocol}, stamp(status["since"]))
         yield family(GaugeMetricFamily, "since_seconds", "Since when it does what it does", since)
         until = stamp(status["certificate"]["until"])
         yield family(GaugeMetricFamily, "certificate_until_seconds", "When its certificate ends", ({}, until))

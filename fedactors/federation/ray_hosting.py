@@ -73,6 +73,8 @@ HEARTBEAT_TIMEOUT = 15.0
 EVENT = 0
 """Number of what is no answer."""
 _START_SECONDS = 180.0
+_RESERVE_SECONDS = 20.0
+"""Within which what a run before has left is free again."""
 _LENGTH = struct.Struct("<Q")
 
 
@@ -155,8 +157,9 @@ class RaySidecar:
         cluster.check_resources((specs[0] for specs in by_process(actor_specs).values()), hosts)
         for address, key in known.values():
             processes.admit(address, key)
+        is_reserved = await processes.reserve(actor_specs, hosts[0], _RESERVE_SECONDS)
         try:
-            await processes.prepare(actor_specs, settings, hosts)
+            await processes.prepare(actor_specs, settings, None if is_reserved else hosts)
         except RayTaskError as error:
             cause = error.cause if isinstance(error.cause, Exception) else error
             if isinstance(cause, (TypeError, ValueError, LookupError, AttributeError)):
@@ -343,6 +346,11 @@ class RayActorHost(ActorHost):
         """Messages and seconds of waiting of the run that this one goes on from."""
         self._tasks: list[asyncio.Task[None]] = []
         self._settling = asyncio.Lock()
+
+    @property
+    def root(self) -> int | None:
+        """The number of the sidecar's process."""
+        return None if self._sidecar is None else self._sidecar.pid
 
     # --- the sidecar ---
 

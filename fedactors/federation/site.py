@@ -1,4 +1,4 @@
-"""A site's process: it listens, takes proposals, waits for its person's approval, and hosts the actors of one run.
+"""A site's process: it listens, takes proposals, waits for its person's approval, and hosts the actors of its runs.
 
 driver ──propose──▶ SiteProcess: check ──▶ its person, or its policy, approves ──▶ SiteRun ◀──control── driver
 sites  ──calls, payloads, checks──────────────────────────────────────────────▶ SiteRun, or `answer_checks`
@@ -6,7 +6,7 @@ sites  ──calls, payloads, checks──────────────�
 who waits     for what                                      no longer than
 a driver      its proposal to be answered                   `approval_seconds`
 a run         its driver to ask for its first step          `approval_seconds`
-others        one run at a time: their turn, in `RunQueue`, if they say that they wait; else they are refused
+others        `policy.concurrent_runs` at a time: their turn, in `RunQueue`, if they wait; else they are refused
 
 It is one file because who may connect, propose and begin is decided together.
 """
@@ -26,6 +26,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -41,6 +42,7 @@ from fedactors.federation.approval import (
     closed_to_others,
     decide,
     decision,
+    first_of,
     keep_proposal,
     kept_proposal,
     may_come_back,
@@ -60,13 +62,22 @@ from fedactors.federation.operations import (
     CHECKING,
     EVERY_SECONDS,
     Operations,
+    ShownRun,
     answer_checks,
     fetch_federation,
     installed,
     last_queue,
 )
 from fedactors.federation.relay import Called, federation_at_relay, listen_for_websockets
-from fedactors.federation.run_queue import POLL_SECONDS, QUEUED, QueuedRun, RunQueue
+from fedactors.federation.run_queue import (
+    POLL_SECONDS,
+    QUEUED,
+    ActiveRun,
+    Demand,
+    QueuedRun,
+    RunQueue,
+    why_not_beside,
+)
 from fedactors.federation.session import (
     AT_ONCE,
     MOST,
@@ -86,8 +97,8 @@ from fedactors.federation.session import (
     value_of,
 )
 from fedactors.federation.site_code import take_code, why_not_allowed
-from fedactors.federation.site_folder import SiteFolder, open_to_others, to_tell
-from fedactors.federation.site_run import CALLS, PAYLOADS, SiteRun, memory_of
+from fedactors.federation.site_folder import OF_MACHINE, SiteFolder, open_to_others, to_tell
+from fedactors.federation.site_run import CALLS, PAYLOADS, SiteRun, memory_of, shares_process
 from fedactors.plugins import Protocol
 from fedactors.runtime.failures import errors_for, kind_of, lasting, refused_for, unforeseen
 from fedactors.validation import first_line, one_line, shown
@@ -108,6 +119,7 @@ ASK_SECONDS, AGAIN_SECONDS = 300.0, 60.0
 _HOUR, _MINUTE = 3600.0, 60.0
 _RELAY = "the relay"
 _STOPPED = "stopped the run"
+_QUEUE = "--queue-timeout SECONDS lets a run wait for its turn"
 IDLE_SECONDS = 300.0
 """Within an hour that one site's drivers keep others from proposing, and propose nothing themselves."""
 CHECK_SECONDS = 20.0
@@ -118,7 +130,8 @@ CHECK_GROWTH = 2 << 30
 """Bytes by which a check may make the process larger; what asks for twice as much at once is refused by the system."""
 _MOST_CHECKS = 4
 """Connections of one site for a check."""
-_MOST_LINKS = 8 + _MOST_CHECKS
+_LINKS_OF_RUN = 8
+_MOST_LINKS = _LINKS_OF_RUN + _MOST_CHECKS
 """Connections with one other site that have ended their handshake: of a run, calls and payloads each way, a driver."""
 
 
@@ -135,7 +148,8 @@ class SiteProcess:
     ) -> None:
         self.folder = folder
         self.limits = limits or Limits(away=folder.wait_seconds)
-        self.run: SiteRun | None = None
+        self.runs: dict[str, ActiveRun] = {}
+        """By id: the runs whose drivers are connected, or for which the site is reserved."""
         self._operations = Operations(folder, tell)
         self._tell = self._operations.tell
         self._unknown_peers = Admission(self._refused)
@@ -143,17 +157,8 @@ class SiteProcess:
         """By site: what others are refused, however often, hides nothing of what it is."""
         self._server: Any = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._watching: asyncio.Task[None] | None = None
         self._approval_seconds = approval_seconds
-        self._driving: Connection | None = None
-        self._waiting: Proposal | None = None
-        self._proposed: Proposal | None = None
         self._links: WeakValueDictionary[tuple[str, str], Connection] = WeakValueDictionary()
-        self._is_considering = False
-        self._asked: str | None = None
-        """The run whose driver is connected; one at a time."""
-        self._why = ""
-        """What its driver said before it went."""
         self._checks = ThreadPoolExecutor(1, "proposals")
         self._usage = ThreadPoolExecutor(1, "usage")
         """Begun before a run is held to anything: a thread may take more memory than is left then."""
@@ -161,15 +166,13 @@ class SiteProcess:
         """By site: when it proposed, within the last hour."""
         self._checked_for: defaultdict[str, deque[tuple[float, float]]] = defaultdict(deque)
         """By site: when checks of its proposals ended, within the last hour, and seconds of a processor of each."""
-        self._idle_driver: tuple[str, float] | None = None
-        """Site of the driver that is connected and has proposed nothing, and since when."""
         self._idled: defaultdict[str, deque[tuple[float, float]]] = defaultdict(deque)
         """By site: when its drivers stopped to be so, within the last hour, and for how many seconds, by the minute."""
         self._queue = RunQueue()
+        self._beginning = asyncio.Lock()
+        """Held from the last check of a run to its beginning: what it takes of a budget is not another's too."""
         self._keeps_free_until = 0.0
         """On the clock of `time.monotonic`: until then no run of the queue has its turn, but one that paused."""
-        self._measured = 0.0
-        """When it was last looked at what the run takes of the machine."""
 
     async def start(self) -> None:
         """Listen, or wait to be called through a relay, until `stop`.
@@ -180,7 +183,8 @@ class SiteProcess:
         folder = self.folder
         installed()  # what is loaded now, or later from the same files, is what proposals are compared with
         _ = folder.server_tls
-        links = MOST_OF_MEMBER + _MOST_LINKS + folder.policy.queued_runs
+        policy = folder.policy
+        links = MOST_OF_MEMBER + _MOST_LINKS + (policy.concurrent_runs - 1) * _LINKS_OF_RUN + policy.queued_runs
         connections = MOST + len(folder.federation.members) * links
         # a WebSocket has two ends of a pair of sockets beside its own
         allow_files(connections * (3 if folder.carrier == "websocket" else 1) + OTHER_FILES)
@@ -211,6 +215,8 @@ class SiteProcess:
             self._tell("folder", problem)
         if len(found) > _MOST_OPEN:
             self._tell("folder", f"{folder.path}: so it is of {len(found) - _MOST_OPEN} other files there")
+        for name in sorted(set(folder.policy.priority) - folder.federation.members.keys()):
+            self._tell("folder", f"policy.priority.{name}: no site of {folder.federation.name} has this name")
         self._operations.look()
         does = "listens at" if folder.relay is None else "is called through"
         self._tell("listens", f"{folder.name}: {does} {folder.where}, in the federation {folder.federation.name}")
@@ -301,30 +307,41 @@ class SiteProcess:
 
     def _show(self) -> None:
         """Say what the site does."""
-        self._operations.run = self.run
-        if (held := self._queue.reserved) is not None and held.proposal is not None:
-            about = {"run": held.run, "protocol": held.proposal.protocol, "coordinator": held.coordinator}
-            self._operations.does("reserved", **about)
-            return
-        if (asked := self._proposed) is None or self._asked is None:
-            self._operations.does("idle" if self._asked is None else "awaiting_approval")
-            return
-        about = {"run": asked.run, "protocol": asked.protocol, "coordinator": asked.coordinator}
-        self._operations.does("awaiting_approval" if self.run is None else "running", **about)
+        reserved = {one.run for one in self._queue.reserved}
+        found = []
+        for active in self.runs.values():
+            state = "running" if active.site_run is not None else "awaiting_approval"
+            found.append(
+                ShownRun(
+                    active.run,
+                    active.coordinator,
+                    None if active.proposal is None else active.proposal.protocol,
+                    "reserved" if active.run in reserved else state,
+                    active.site_run,
+                )
+            )
+        self._operations.does(found)
 
-    def _be_idle(self) -> None:
-        self._count_idle()
-        self.run = self._asked = self._waiting = self._proposed = None
+    def _end(self, active: ActiveRun) -> None:
+        """Let a run be under way no longer; again does nothing."""
+        self._count_idle(active)
+        if self.runs.get(active.run) is active:
+            del self.runs[active.run]
         self._show()
 
+    def _site_run(self, run: str) -> SiteRun | None:
+        active = self.runs.get(run)
+        return None if active is None else active.site_run
+
     def stop(self) -> None:
-        """End the run that is under way."""
-        if self.run is not None:
-            self.run.end("stopped", "the site was stopped")
-        if self._watching is not None:
-            self._watching.cancel()
-        if self._driving is not None:
-            self._driving.close()
+        """End the runs that are under way."""
+        for active in list(self.runs.values()):
+            if active.site_run is not None:
+                active.site_run.end("stopped", "the site was stopped")
+            if active.watch is not None:
+                active.watch.cancel()
+            if active.driver is not None:
+                active.driver.close()
         for task in self._tasks:
             task.cancel()
         if self._server is not None:
@@ -366,22 +383,20 @@ class SiteProcess:
         finally:
             admission.goes(pending)
         if connection is None:
-            if hello and _is_driver(hello[0][1]):
-                self._count_idle()
-                self._asked = None
+            if hello and _is_driver(hello[0][1]) and (active := self.runs.get(hello[0][1].run)) is not None:
+                self._end(active)
             return
         peer, said = hello[0]
         self._operations.met(connection)
         if said.purpose == DRIVING:
-            if _is_driver(said):
-                self._driving = connection
-            elif (queued := self._queue.find(peer, said.run)) is not None:
+            queued, active = self._queue.find(peer, said.run), self.runs.get(said.run)
+            if queued is not None:
                 queued.link, queued.absent_since = connection, None
-                if queued is self._queue.reserved:
-                    self._driving = connection
+            if active is not None and active.coordinator == peer:
+                active.driver = connection
             self._last(partial(self._expect, connection))
-        elif said.purpose != CHECKING and self.run is not None:
-            self.run.joined(peer, said.purpose, connection)
+        elif said.purpose != CHECKING and (run := self._site_run(said.run)) is not None:
+            run.joined(peer, said.purpose, connection)
 
     async def _expect(self, driving: Connection) -> None:
         """Let a driver go that proposes nothing, or stays when its proposal was refused: others may want to ask."""
@@ -389,7 +404,10 @@ class SiteProcess:
         def is_asking() -> bool:
             if (queued := self._queue.find(driving.peer, driving.name)) is not None:
                 return queued.link is driving and queued.proposal is not None
-            return driving is self._driving and (self._is_considering or self.run is not None)
+            active = self.runs.get(driving.name)
+            if active is None or active.driver is not driving:
+                return False
+            return active.is_considered or active.site_run is not None
 
         while not driving.is_closed:
             was_asking = is_asking()
@@ -417,24 +435,19 @@ class SiteProcess:
                 return self._welcome_to_queue(peer, hello.run)
             if any(queued.run == hello.run for queued in self._queue):
                 raise Refused(peer, f"comes with {hello.run}, which waits for its turn")
-            if (before := self._driving) is not None and before.peer == peer and not before.stream.is_carried:
-                before.give_up("its driver came back without the run")
-            if self._asked is not None:
-                if self._queue.reserved is not None and self._queue.reserved.coordinator != peer:
-                    self._queue.refused(time.monotonic())
-                if self._is_paused(peer, hello.run):
+            self._give_up_lost(peer, hello.run)
+            if (why := self._why_busy(peer, hello.run)) is not None:
+                if self._queue.reserved:
+                    self._queue.refused(peer, time.monotonic())
+                policy, others = self.folder.policy, self._coordinators.count(peer)
+                has_turn = policy.coordinator_runs is None or others < policy.coordinator_runs
+                # of one that has no room beside the others nobody knows when it will have some
+                if len(self.runs) >= policy.concurrent_runs and has_turn and self._is_paused(peer, hello.run):
                     self._keeps_free_until = time.monotonic() + _PAUSED_SECONDS
-                # whose run it is and not which: who knows a run's id could wait with it where it has yet to come
-                whose = f"one of {self._driving.peer}" if self._driving is not None else "another"
-                raise Refused(
-                    peer,
-                    f"asks for a run while {whose} is under way or waits: one at a time; --queue-timeout SECONDS "
-                    "lets a run wait for its turn",
-                )
+                raise Refused(peer, f"asks for a run while {why}; {_QUEUE}")
             self._check_idle(peer)
             self._keeps_free_until = 0.0
-            self._asked, self._why = hello.run, ""
-            self._idle_driver = peer, time.monotonic()
+            self.runs[hello.run] = ActiveRun(peer, hello.run, idle_since=time.monotonic())
             return self._ends_of_driver(peer, hello.run)
         if hello.purpose == CHECKING:
             # no run's: what goes wrong with it is the asker's to see
@@ -450,11 +463,89 @@ class SiteProcess:
             ends["name"] = CHECKING
             limits = replace(self.limits, away=0.0, message=CHECK_BYTES, calls=CHECK_CALLS)
             return {**ends, "limits": limits, "traffic": self._operations.traffic(peer)}
-        run = self.run
-        if hello.purpose not in (CALLS, PAYLOADS) or run is None or hello.run != run.proposal.run:
+        run = self._site_run(hello.run)
+        if hello.purpose not in (CALLS, PAYLOADS) or run is None:
             raise Refused(peer, f"opens a connection for {hello.purpose[:40]!r} of a run that is not under way here")
         ends = run.welcome(peer, hello.purpose, hello.assignment)
         return {**ends, "traffic": self._operations.traffic(peer), "tell": partial(self._operations.tell_of, peer)}
+
+    def _why_busy(self, peer: str, run: str) -> str | None:
+        """Return why no driver may begin a run now that has not waited for it; None: it may."""
+        policy, active = self.folder.policy, list(self.runs.values())
+        # whose run it is and not which: who knows a run's id could wait with it where it has yet to come
+        driver = active[0].driver if active else None
+        whose = "another" if driver is None else f"one of {driver.peer}"
+        if run in self.runs:
+            return "it is under way already"
+        if active and policy.concurrent_runs == 1:
+            return f"{whose} is under way or waits: one at a time"
+        if len(active) >= policy.concurrent_runs:
+            return f"{whose} and others are under way or wait: {policy.concurrent_runs} at a time"
+        most = policy.coordinator_runs
+        if most is not None and sum(one.coordinator == peer for one in active) >= most:
+            return f"{most} of {peer} are under way or wait: at most {most} at a time (policy.coordinator_runs)"
+        if any(one.demand is not None and one.demand.is_alone for one in active):
+            return f"{whose} is under way that has to be alone"
+        if active and self._queue.next_run(time.monotonic(), self._coordinators, most) is not None:
+            return "others wait for their turn"
+        if active:
+            with contextlib.suppress(BadInput):  # a paused run that has no room yet dials again
+                if (known := kept_proposal(self.folder, run)) is not None:
+                    return why_not_beside(self._demand(known), active, policy.totals)
+        return None
+
+    @property
+    def _coordinators(self) -> list[str]:
+        return [active.coordinator for active in self.runs.values()]
+
+    def _give_up_lost(self, peer: str, run: str, *, is_new: bool = True) -> None:
+        """Give up a driver whose connection broke, where a driver of its site comes anew with the run.
+
+        Where `is_new`, and the site has no room for a further run, another run of that driver's site is meant too.
+        """
+        is_full = is_new and len(self.runs) >= self.folder.policy.concurrent_runs
+        for active in list(self.runs.values()):
+            driver = active.driver
+            if driver is None or driver.peer != peer or driver.stream.is_carried:
+                continue
+            if active.run == run or is_full:
+                driver.give_up("its driver came back without the run")
+                is_full = False
+
+    def _demand(self, proposal: Proposal) -> Demand:
+        """Return what a run takes of this site.
+
+        Raises:
+            BadInput: it asks for more than it may, or goes on from a run that is not known here.
+        """
+        limits = proposal.limits.within(self.folder.policy.run_limits, self.folder.name)
+        is_shared = shares_process(self.folder.ray, SimpleNamespace(**proposal.config), proposal)
+        is_limited = any(getattr(limits, name) is not None for name in OF_MACHINE)
+        return Demand(limits, first_of(self.folder, proposal).run, is_alone=is_shared and is_limited)
+
+    def _fits(self, queued: QueuedRun) -> bool:
+        """Say whether a run that waits may begin beside those under way; what cannot be at all is told when it does."""
+        assert queued.proposal is not None
+        try:
+            demand = self._demand(queued.proposal)
+        except BadInput:
+            return True
+        return why_not_beside(demand, self.runs.values(), self.folder.policy.totals) is None
+
+    def _take_room(self, active: ActiveRun, proposal: Proposal) -> None:
+        """Let a run that was checked take of the site what it asks for.
+
+        Raises:
+            BadInput: there is too little beside the other runs.
+        """
+        demand = self._demand(proposal)
+        for one in list(self.runs.values()):  # a run that is resumed is over where its driver has gone
+            if one is not active and one.demand is not None and one.demand.first == demand.first:
+                self._give_up_lost(active.coordinator, one.run, is_new=False)
+        others = [one for one in self.runs.values() if one is not active]
+        if others and (why := why_not_beside(demand, others, self.folder.policy.totals)) is not None:
+            raise to_tell(f"{self.folder.name}: has no room for the run now: {why}; {_QUEUE}")
+        active.demand = demand
 
     def _is_paused(self, peer: str, run: str) -> bool:
         """Say whether a run of this coordinator paused, and may go on: its driver dials again and does not queue."""
@@ -480,7 +571,7 @@ class SiteProcess:
         """Let a run wait behind all others, or its driver come back to its position."""
         queued, now = self._queue.find(peer, run), time.monotonic()
         if queued is None:
-            if run == self._asked or any(one.run == run for one in self._queue):
+            if run in self.runs or any(one.run == run for one in self._queue):
                 raise Refused(peer, f"asks to wait with {run}, which is under way or waits already")
             self._check_idle(peer)
             policy = self.folder.policy
@@ -527,10 +618,11 @@ class SiteProcess:
             raise Refused(self.folder.name, queued.rejection)
         if queued not in self._queue:
             raise Refused(self.folder.name, "lets the run wait no longer: start it again")
-        if queued is self._queue.reserved:
+        if queued in self._queue.reserved:
             return 0, ""
-        if self._asked is not None and self._driving is not None:
-            return self._queue.position(queued), self._driving.peer
+        for active in self.runs.values():
+            if active.driver is not None:
+                return self._queue.position(queued), active.driver.peer
         before = self._queue.ahead(queued)
         return self._queue.position(queued), "" if before is None else before.coordinator
 
@@ -566,9 +658,8 @@ class SiteProcess:
         self.folder.audit.add("proposed", **facts, hosts=queued.hosts)
         said = f"run {queued.run}: {peer} proposes {proposal.protocol}, and waits for its turn"
         self._tell("queued", f"{said}; fedactors site show {queued.run}, then answer, now or then")
-        before, goes_on = self._driving, proposal.purpose == "resume" and proposal.earlier == self._asked
-        if goes_on and before is not None and before.peer == peer and not before.stream.is_carried:
-            before.give_up("its driver came back without the run")
+        if proposal.purpose == "resume":
+            self._give_up_lost(peer, proposal.earlier, is_new=False)
 
     def _check_same(self, queued: QueuedRun, proposal: Proposal) -> None:
         assert queued.proposal is not None
@@ -598,7 +689,7 @@ class SiteProcess:
             await asyncio.sleep(_LOOK_SECONDS)
 
     def _look_at_queue(self) -> None:
-        now, held, policy = time.monotonic(), self._queue.reserved, self.folder.policy
+        now, policy = time.monotonic(), self.folder.policy
         for queued in self._queue.absent(now):
             self._leave_queue(queued, "the coordinator went away")
         for queued in self._queue:
@@ -615,25 +706,31 @@ class SiteProcess:
                 self._reject(queued, queued.rejection)
             elif found is not None and not found[0]:
                 queued.rejection = f"rejected the run{f': {found[1]}' if found[1] else ''}"
-        if self._queue.release(now, policy.reservation_seconds) and held is not None:
+        for held in self._queue.release(now, policy.reservation_seconds):
             said = f"run {held.run}: {held.coordinator} did not begin, and the site is free for the next"
             self._operations.tell_of(held.coordinator, "queued", said)
-        if held is not None and self._queue.reserved is None and self._asked == held.run:
-            self._driving = None
-            self._be_idle()
-        if self._asked is None and now >= self._keeps_free_until and (turn := self._queue.reserve(now)) is not None:
-            self._asked, self._driving, self._why = turn.run, turn.link, ""
+            if (active := self.runs.get(held.run)) is not None:
+                self._end(active)
+        self._queue.order(policy.priority)
+        while len(self.runs) < policy.concurrent_runs and now >= self._keeps_free_until:
+            fits = self._fits if self.runs else lambda _: True
+            turn = self._queue.reserve(now, self._coordinators, policy.coordinator_runs, fits)
+            if turn is None:
+                break
+            active = self.runs[turn.run] = ActiveRun(turn.coordinator, turn.run, turn.link, turn.proposal)
+            with contextlib.suppress(BadInput):  # told when it is proposed
+                assert turn.proposal is not None
+                active.demand = self._demand(turn.proposal)
             self._show()
         self._operations.waiting(self._queue.rows(now))
 
     def _leave_queue(self, queued: QueuedRun, why: str) -> None:
         """Let a run wait no longer, and its proposal not wait for an answer."""
-        was_reserved = queued is self._queue.reserved
+        was_reserved = queued in self._queue.reserved
         self._queue.remove(queued)
         self._reject(queued, why)
-        if was_reserved:
-            self._driving = None
-            self._be_idle()
+        if was_reserved and (active := self.runs.get(queued.run)) is not None:
+            self._end(active)
 
     def _reject(self, queued: QueuedRun, why: str) -> None:
         if queued.proposal is not None and decision(self.folder, queued.proposal) is None:
@@ -647,29 +744,30 @@ class SiteProcess:
             if queued.link is connection:
                 queued.link, queued.absent_since = None, time.monotonic()
             return
-        if connection.name != self._asked or connection is not self._driving:
-            return  # its run has ended, and the next one may be under way
-        waiting, run = self._waiting, self.run
+        active = self.runs.get(connection.name)
+        if active is None or active.driver is not connection:
+            return  # its run has ended
+        proposal, run = active.proposal, active.site_run
         if run is not None:
             stopped = stop_reason(self.folder, run.proposal.run)
-            said = f"ended it: {self._why}" if self._why else f"is gone: {why}"
+            said = f"ended it: {active.why}" if active.why else f"is gone: {why}"
             gone = ("failed", f"the driver at {connection.peer} {said}")
             run.end(*(gone if stopped is None else ("stopped", stopped)))
-        self._driving = None
-        self._be_idle()
-        if waiting is not None:
+        self._end(active)
+        if active.is_unanswered and proposal is not None:
             with contextlib.suppress(BadInput):  # somebody has answered, just now
-                decide(self.folder, waiting, approved=False, why="the coordinator went away")
+                decide(self.folder, proposal, approved=False, why="the coordinator went away")
 
     async def _drive(self, peer: str, run: str, in_turn: asyncio.Lock, body: memoryview) -> Any:
         """Do what the driver at the site `peer` asks of this site; what is long to read keeps its turn."""
 
-        def is_driver() -> bool:
-            return run == self._asked and self._driving is not None and self._driving.peer == peer
+        def driven() -> ActiveRun | None:
+            active = self.runs.get(run)
+            return active if active is not None and active.driver is not None and active.coordinator == peer else None
 
         try:
             async with in_turn:
-                is_large = self.run is not None and is_driver()
+                is_large = (active := driven()) is not None and active.site_run is not None
                 found = await decoded(body, peer) if is_large else value_of(body, peer, most=4 * PROPOSAL_BYTES)
         except Refused as error:
             raise self._note(error) from None
@@ -682,40 +780,40 @@ class SiteProcess:
                 return await self._wait(peer, queued, verb, args)
             if verb == "fail":
                 self._leave_queue(queued, "the coordinator went away")
-            elif verb == "propose" and queued is not self._queue.reserved:
+            elif verb == "propose" and queued not in self._queue.reserved:
                 raise self._note(Refused(peer, "proposes a run before its turn"))
-        if not is_driver():
+        if (active := driven()) is None:
             if verb == "fail":  # the last word on a run that has ended here
                 return None
             raise self._note(Refused(peer, f"asks for {verb[:40]!r} of a run that is not under way, or is another's"))
         if verb == "fail" and [type(part) for part in args] == [str]:
-            self._why = one_line(args[0], _LONGEST_WHY)
+            active.why = one_line(args[0], _LONGEST_WHY)
             return None
         if verb == "propose":
             if queued is not None:
                 self._queue.remove(queued)
-            if self._is_considering:
+            if active.is_considered:
                 raise self._note(Refused(peer, "proposes a second time"))
-            self._is_considering = True
-            self._count_idle()
+            active.is_considered = True
+            self._count_idle(active)
             try:
-                await self._consider(peer, run, args, queued)
+                await self._consider(active, args, queued)
             except Refused:  # which is on record
                 raise
             except Exception as error:
                 raise self._cannot_be(peer, error) from None
             finally:
-                self._is_considering = False
-                if self.run is None and self._asked == run:
-                    self._idle_driver = peer, time.monotonic()
+                active.is_considered = False
+                if active.site_run is None and self.runs.get(run) is active:
+                    active.idle_since = time.monotonic()
             return None
-        if (run_here := self.run) is None:
+        if (run_here := active.site_run) is None:
             raise self._note(Refused(peer, f"asks for {verb[:40]!r} before anything is approved"))
         try:
             work = run_here.control(verb, args)
             answer = await (run_here.unless_it_fails(work) if verb in SiteRun.VERBS else work)
             if verb == "end":
-                self._be_idle()
+                self._end(active)
             return answer
         except Exception as error:
             if verb in SiteRun.VERBS and not run_here.failure.done():
@@ -729,13 +827,14 @@ class SiteProcess:
         self._refused_again(error.party, error.message)
         return error
 
-    async def _consider(self, peer: str, run: str, args: tuple[Any, ...], queued: QueuedRun | None) -> None:
+    async def _consider(self, active: ActiveRun, args: tuple[Any, ...], queued: QueuedRun | None) -> None:
         """Check a proposal and wait for this site's answer, which may have come while the run was `queued`.
 
         Raises:
             Refused: it cannot be, or the answer is no.
         """
-        if self.run is not None:
+        peer, run = active.coordinator, active.run
+        if active.site_run is not None:
             raise self._note(Refused(peer, "proposes a second time"))
         self._look_anew()
         try:
@@ -755,6 +854,7 @@ class SiteProcess:
             if await asyncio.to_thread(take_code, self.folder, proposal, args[1:]):
                 protocol, config = await self._checked(proposal)  # what its signature had to allow first
             hosts = dict(self.folder.federation.hosts)
+            self._take_room(active, proposal)
             with closed_to_others(self.folder.name):  # it reads the log, however long it is
                 is_new = queued is None
                 may_return = is_new and may_come_back(config, proposal)
@@ -775,40 +875,48 @@ class SiteProcess:
         facts = {"run": run, "coordinator": peer, "protocol": proposal.protocol, "proposal": proposal.digest}
         name = self.folder.name
         if is_return:
-            self._proposed = proposal
-            await self._begin(proposal, protocol, config, hosts, is_return=True)
+            active.proposal = proposal
+            async with self._beginning:
+                if len(self.runs) > 1:  # another run may have begun since
+                    protocol, config = await self._checked_again(peer, proposal, hosts)
+                await self._begin(active, proposal, protocol, config, hosts, is_return=True)
             return
         if is_new:
             self.folder.audit.add("proposed", **facts, hosts=hosts)
         by_policy = self.folder.policy.approve == "policy"
-        why_not = await asyncio.to_thread(why_a_person, config, proposal, self.folder) if by_policy else ""
-        is_allowed = by_policy and not why_not
-        if is_allowed:
-            allow = partial(decide, self.folder, proposal, approved=True, why="the policy allows it")
-            with contextlib.suppress(BadInput):  # a person has answered while the policy looked at the data
-                await asyncio.to_thread(allow)
+        async with self._beginning:  # one that is allowed is known when the next one is compared with it
+            why_not = await asyncio.to_thread(why_a_person, config, proposal, self.folder) if by_policy else ""
+            is_allowed = by_policy and not why_not
+            if is_allowed:
+                allow = partial(decide, self.folder, proposal, approved=True, why="the policy allows it")
+                with contextlib.suppress(BadInput):  # a person has answered while the policy looked at the data
+                    await asyncio.to_thread(allow)
         said = "the policy allows it" if is_allowed else f"fedactors site show {run}, then answer"
         said += f" (not the policy's to answer: {why_not})" if why_not else ""
-        self._waiting = self._proposed = proposal
+        active.proposal, active.is_unanswered = proposal, True
         self._show()
         self._tell("proposed", f"run {run}: {peer} proposes {proposal.protocol}; {said}")
         approved, why = await self._answer(proposal)
-        self._waiting = None
+        active.is_unanswered = False
         if not approved:
             raise Refused(name, f"rejected the run{f': {why}' if why else ''}")
-        self._look_anew()  # site.toml may have become another, or what is left of a budget, while a person thought
+        async with self._beginning:
+            self._look_anew()  # site.toml may have become another, or what is left of a budget, while a person thought
+            protocol, config = await self._checked_again(peer, proposal, hosts)
+            await self._begin(active, proposal, protocol, config, hosts, is_return=False)
+
+    async def _checked_again(self, peer: str, proposal: Proposal, hosts: Mapping[str, str]) -> tuple[Protocol, Any]:
         try:
-            protocol, config = await self._checked(proposal)
+            found = await self._checked(proposal)
             _check_hosts(hosts, dict(self.folder.federation.hosts))
         except Exception as error:
             raise self._cannot_be(peer, error) from None
-        await self._begin(proposal, protocol, config, hosts, is_return=False)
+        return found
 
-    def _count_idle(self) -> None:
+    def _count_idle(self, active: ActiveRun) -> None:
         """Count for how long a driver was connected and had proposed nothing."""
-        if self._idle_driver is not None:
-            (peer, since), now = self._idle_driver, time.monotonic()
-            found, self._idle_driver = self._idled[peer], None
+        if (since := active.idle_since) is not None:
+            now, found, active.idle_since = time.monotonic(), self._idled[active.coordinator], None
             if found and now - found[-1][0] < _MINUTE:  # a driver that comes a hundred times a second is one entry
                 since -= found[-1][1]
                 now = found.pop()[0]
@@ -888,15 +996,24 @@ class SiteProcess:
         return True
 
     async def _begin(
-        self, proposal: Proposal, protocol: Protocol, config: Any, hosts: Mapping[str, str], *, is_return: bool
+        self,
+        active: ActiveRun,
+        proposal: Proposal,
+        protocol: Protocol,
+        config: Any,
+        hosts: Mapping[str, str],
+        *,
+        is_return: bool,
     ) -> None:
         """Take part in a run that is approved."""
-        self.run = SiteRun(self.folder, proposal, protocol, config, self.limits, self._operations)
-        self.run.is_return, self.run.hosts = is_return, hosts
-        if self._driving is not None:
-            self._driving.limits = self.run.limits
-        self._watching = asyncio.get_running_loop().create_task(self._stop_when_asked(self.run))
-        self._watching.add_done_callback(partial(self._watch_ended, self.run))
+        if self.runs.get(active.run) is not active:
+            raise Refused(self.folder.name, "does not begin the run: the coordinator went away")
+        run = active.site_run = SiteRun(self.folder, proposal, protocol, config, self.limits, self._operations)
+        run.is_return, run.hosts = is_return, hosts
+        if active.driver is not None:
+            active.driver.limits = run.limits
+        active.watch = asyncio.get_running_loop().create_task(self._stop_when_asked(active, run))
+        active.watch.add_done_callback(partial(self._watch_ended, active, run))
         self._show()
 
     async def _checked(self, proposal: Proposal, *, may_wait: bool = False) -> tuple[Protocol, Any]:
@@ -946,7 +1063,7 @@ class SiteProcess:
             self._refused_again(peer, f"asks for data named {shown(name)}; here are {', '.join(self.folder.names())}")
             raise BadInput(f"{self.folder.name}: has no data named {shown(name)}")
 
-    async def _stop_when_asked(self, run: SiteRun) -> None:
+    async def _stop_when_asked(self, active: ActiveRun, run: SiteRun) -> None:
         """Stop a run as soon as there is a reason for it at this site, whatever its driver does."""
         while (reason := await self._why_to_stop(run)) is None:
             await asyncio.sleep(_LOOK_SECONDS)
@@ -963,7 +1080,7 @@ class SiteProcess:
         leaves = run.has_quorum and run.life is Life.OPEN and run.proposal.coordinator != self.folder.name
         if not leaves:
             run.fail(reason)
-        driving = self._driving
+        driving = active.driver
         if driving is not None and not leaves:  # which is told before the other sites see that this one is gone
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_TELL_SECONDS):
@@ -971,13 +1088,12 @@ class SiteProcess:
             await asyncio.sleep(_LOOK_SECONDS)
             await driving.flush()
         run.end("stopped", why)
-        if self.run is run:
+        if self.runs.get(active.run) is active:
             if driving is not None:
                 await driving.end()
-            self._driving = None
-            self._be_idle()
+            self._end(active)
 
-    def _watch_ended(self, run: SiteRun, watch: asyncio.Task[None]) -> None:
+    def _watch_ended(self, active: ActiveRun, run: SiteRun, watch: asyncio.Task[None]) -> None:
         """End a run that nobody watches any more."""
         if watch.cancelled() or run.life is Life.ENDED:
             return
@@ -986,11 +1102,10 @@ class SiteProcess:
         reason = Refused(me, f"{does}: its watch ended") if error is None else refused_for(me, does, error)
         run.fail(reason)
         run.end("stopped", reason.message.removeprefix(f"{_STOPPED}: "))
-        if self.run is run:
-            if self._driving is not None:
-                self._driving.close()
-            self._driving = None
-            self._be_idle()
+        if self.runs.get(active.run) is active:
+            if active.driver is not None:
+                active.driver.close()
+            self._end(active)
 
     async def _why_to_stop(self, run: SiteRun) -> Refused | None:
         """Return a reason to stop a run, which is one too if it cannot be looked for; None: it goes on."""
@@ -1019,8 +1134,8 @@ class SiteProcess:
         if said is None and run.idle_seconds > most:
             since = "the step before" if run.has_begun else "the approval"
             return f"its driver asked for nothing within {most:g} s of {since}"
-        if said is None and run.usage is not None and time.monotonic() - self._measured > _MEASURE_SECONDS:
-            self._measured = time.monotonic()
+        if said is None and run.usage is not None and time.monotonic() - run.measured_at > _MEASURE_SECONDS:
+            run.measured_at = time.monotonic()
             try:  # which looks through all processes of the machine
                 return await asyncio.get_running_loop().run_in_executor(self._usage, run.usage.exceeded)
             except (MemoryError, RuntimeError):
@@ -1066,8 +1181,8 @@ def within_bounds(seconds: float, work: Callable[..., T], *args: Any, is_unwante
     """Return what `work` returns, if it takes so many seconds of a processor, and `CHECK_GROWTH` of memory, at most.
 
     It is ended between two instructions of Python, as loops over what somebody else has written are; in its own thread.
-    The system refuses at once what one instruction asks for beyond twice the growth: to the whole process, in which no
-    run is under way while a proposal is checked.
+    The system refuses at once what one instruction asks for beyond twice the growth: to the whole process, also to the
+    runs whose actors are in it, where several may be under way.
 
     Args:
         seconds: how many.
@@ -1084,7 +1199,7 @@ def within_bounds(seconds: float, work: Callable[..., T], *args: Any, is_unwante
         taken = partial(time.clock_gettime, time.pthread_getcpuclockid(me))
     process = psutil.Process()
     end, most, why = taken() + seconds, process.memory_info().rss + CHECK_GROWTH, list[str]()
-    too_large = f"it takes more than {CHECK_GROWTH / 2**30:g} GiB of memory to check"
+    too_large = f"it takes more than {CHECK_GROWTH / 2**30:g} GiB of memory to check (runs in this process count too)"
 
     def too_much() -> Iterator[str]:
         if taken() > end:

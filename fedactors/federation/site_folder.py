@@ -27,11 +27,16 @@ In site.toml:
     proposals_per_hour = 60                   # of one site
     queued_runs = 4                           # of one site, that wait for their turn
     queue_length = 32                         # of all sites; the first of each has room beyond it
+    concurrent_runs = 2                       # under way at once; left out: one after another
+    coordinator_runs = 1                      # of one site; left out: as many as there may be
+    priority = { bank = 2 }                   # whose waiting runs begin first; 0 for others
     reservation_seconds = 300                 # a run whose turn has come begins within, or others who wait come first
     budget_per_run = { epsilon = 1.0, delta = 1e-5 }  # what a run may announce to take; left out: all that is left
     changed_data = "refuse"                   # of a run whose data changed after its approval; "warn" (default): log
     [policy.limits]                           # of each run: memory_gib, cpu_hours, hours, disk_gib, gpus, message_gib
     hours = 2.0
+    [policy.totals]                           # of all runs together: memory_gib, disk_gib, gpus
+    gpus = 2
     [[policy.queries]]                        # over tables, the whole task; any other one waits for a person
     sql = "SELECT ..."
     label = "clients.bad"
@@ -228,6 +233,28 @@ class RunLimits:
         return ", ".join(f"{name} {most:g}" for name, most in vars(self).items() if most is not None) or "no limits"
 
 
+OF_MACHINE = ("memory_gib", "cpu_hours", "disk_gib")
+"""Limits of what is measured of processes: of actors in the site's process, all runs there have it in common."""
+
+
+@pydantic_dataclass(frozen=True, kw_only=True, config=_STRICT)
+class Totals:
+    """What the limits of all runs that are under way at a site may add up to; None: to anything."""
+
+    memory_gib: _Above | None = None
+    disk_gib: _Above | None = None
+    gpus: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+
+    def exceeded_by(self, runs: Iterable[RunLimits]) -> str | None:
+        """Return which total the limits of these runs exceed, and by what; None: none."""
+        known = list(runs)
+        for name, most in vars(self).items():
+            taken = sum(getattr(one, name) or 0.0 for one in known)
+            if most is not None and taken > most * (1 + 1e-9):
+                return f"policy.totals.{name}: the limits of all runs would be {taken:g}; at most {most:g}"
+        return None
+
+
 def parse_limits(pairs: Iterable[tuple[str, str]]) -> RunLimits:
     """Return what a run asks for, from names and amounts.
 
@@ -296,8 +323,16 @@ class Policy:
     """Runs that wait for their turn in all; the first of each site has room beyond it."""
     reservation_seconds: Annotated[float, Field(ge=60, allow_inf_nan=False)] = 300.0
     """For how long a run whose turn has come may keep others waiting until it begins; see `run_queue.READY_SECONDS`."""
+    concurrent_runs: Annotated[int, Field(ge=1, le=100)] = 1
+    """Runs that may be under way at once."""
+    coordinator_runs: Annotated[int, Field(ge=1, le=100)] | None = None
+    """Of one coordinator, those that may be under way at once; None: `concurrent_runs`."""
+    priority: dict[str, int] = field(default_factory=dict)
+    """By coordinator: whose waiting runs begin first, the larger number before the smaller; 0 for others."""
     limits: RunLimits = field(default_factory=RunLimits)
     """What one run may take of the site's machine."""
+    totals: Totals = field(default_factory=Totals)
+    """What all runs together may."""
     budget_per_run: Amount | None = None
     """What one run may announce to take of a budget, which counts whole if it breaks off."""
     changed_data: Literal["warn", "refuse"] = "warn"
@@ -306,6 +341,12 @@ class Policy:
     """Who lets runs import code that they bring: nobody, this site's person, or a signature of `code_signers` alone."""
     code_signers: dict[str, str] = field(default_factory=dict)
     """Public keys by name, one of which must have signed such code; none: it needs no signature."""
+
+    @property
+    def run_limits(self) -> RunLimits:
+        """The limits of one run: where `limits` has none it may take what all together may."""
+        unset = {name: most for name, most in vars(self.totals).items() if getattr(self.limits, name) is None}
+        return RunLimits(**{**vars(self.limits), **unset})
 
     def check(
         self, site: str, coordinator: str, protocol: str, config: Any, stated: Mapping[str, Any] | None = None
@@ -496,7 +537,8 @@ def taken_of(folder: SiteFolder, name: str, lines: Collection[Mapping[str, Any]]
 
 def taken_before(folder: SiteFolder, name: str, run: str) -> Amount:
     """Return what other runs took of the rows that data read: what a run announces holds all that it has taken."""
-    return taken_of(folder, name, [line for line in folder.log() if line.get("run") != run])
+    reserved = list(folder.reserved.values())  # before the log: one of them may just be written there
+    return taken_of(folder, name, [line for line in (*folder.log(), *reserved) if line.get("run") != run])
 
 
 def read_otherwise(folder: SiteFolder, name: str, lines: Iterable[Mapping[str, Any]]) -> str:
@@ -815,6 +857,27 @@ class _Known:
     """By issuer of a revocation list (DER): when that was made."""
     met: dict[str, str] = field(default_factory=dict)
     """By site that has a certificate of before: SHA-256 of the new one, once the site has shown it."""
+
+
+def _check_concurrent(found: _SiteFile, where: str) -> None:
+    """Check that limits of several runs can be held to.
+
+    Raises:
+        BadInput: they cannot.
+    """
+    policy = found.policy
+    for name, most in vars(policy.totals).items():
+        of_run = getattr(policy.limits, name)
+        if most is not None and of_run is not None and of_run > most:
+            raise BadInput(f"{where}.limits.{name}: {of_run:g} is not allowed: at most {most:g} (policy.totals.{name})")
+    named = [name for name in OF_MACHINE if getattr(policy.run_limits, name) is not None]
+    if policy.concurrent_runs > 1 and found.ray is None and named:
+        raise BadInput(
+            f"{where}.concurrent_runs: {policy.concurrent_runs} is not allowed with a limit of {', '.join(named)} and "
+            "without ray: runs in the site's process cannot be measured apart; set ray, or leave these limits out"
+        )
+    for name in policy.priority:
+        check_name(name, f"{where}.priority")
 
 
 @dataclass(frozen=True)
@@ -1203,6 +1266,8 @@ class SiteFolder:
         self.differ: set[str] = set()
         """Sites that said that they have another version of federation.toml."""
         self._lock = threading.Lock()
+        self.reserved: dict[str, dict[str, Any]] = {}
+        """By run: the lines of the log by which runs will open that have begun in this process."""
 
     def _read_site(self) -> _SiteFile:
         file = self.path / SITE
@@ -1220,6 +1285,7 @@ class SiteFolder:
             raise BadInput(f'{file}: policy.code_signers: missing: "signed" needs the public key of a signer')
         for person, text in found.policy.code_signers.items():
             read_public_key(text, f"{file}: policy.code_signers.{person}")
+        _check_concurrent(found, f"{file}: policy")
         self._seen, self._data, self.policy = seen, found.data, found.policy
         return found
 

@@ -42,6 +42,7 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -431,11 +432,14 @@ def memory_of(growth: int) -> Iterator[None]:
 class TemporaryFolder:
     """Where this process and those that it begins put temporary files while a run goes on; it is removed with the run.
 
-    Of several that are open the last one is used. What a killed process left goes when the next one is made.
+    Of several that are open the last one is used, by all runs: it stays until those are over that were open with it.
+    What a killed process left goes when the next one is made.
     """
 
     _guard = threading.Lock()
     _open: ClassVar[list[Path]] = []
+    _users: ClassVar[dict[Path, set[Path]]] = {}
+    """By folder: those of the runs that may have put something there."""
     _before: ClassVar[tuple[str, str | None]] = "", None
 
     def __init__(self) -> None:
@@ -453,13 +457,25 @@ class TemporaryFolder:
             if self.path in self._open:
                 self._open.remove(self.path)
                 self._use()
-        work = threading.Thread(target=shutil.rmtree, args=(self.path,), kwargs={"ignore_errors": True})
+            for users in self._users.values():
+                users.discard(self.path)
+            unused = [folder for folder, users in self._users.items() if not users]
+            for folder in unused:
+                del self._users[folder]
+
+        def remove() -> None:
+            for folder in unused:
+                shutil.rmtree(folder, ignore_errors=True)
+
+        work = threading.Thread(target=remove)
         work.start()
         if waits:
             work.join()
 
     def _use(self) -> None:
         before, variable = self._before
+        if self._open:
+            self._users.setdefault(self._open[-1], set()).update(self._open)
         used = str(self._open[-1]) if self._open else variable
         tempfile.tempdir = str(self._open[-1]) if self._open else before
         os.environ.pop("TMPDIR", None)
@@ -473,14 +489,18 @@ class UsageWatch:
     What actors take is counted by their processes, which are the site's own and those that it began. A process that
     computes in a thread of the site's is ended when it returns; one of its own at once. Of actors in an organisation's
     own cluster these are `others`. Files count in the run's folders, and elsewhere as long as a process has them. In
-    shared memory they count until they are gone, and go with the run.
+    shared memory they count until they are gone, and go with the last run whose processes have them.
 
     Args:
         most: that it may take.
         folders: of the run.
         record: where its hours are written down each time, so that they count on if the site comes back to the run.
         others: what processes say of themselves that count too, of other runs too; see `runs.folder.this_process`.
+        root: the number of the process that counts with those that it began, once there is one; by default this one.
     """
+
+    _watches: ClassVar[weakref.WeakSet[UsageWatch]] = weakref.WeakSet()
+    """Those of the runs that go on in this process."""
 
     def __init__(
         self,
@@ -488,7 +508,9 @@ class UsageWatch:
         folders: Callable[[], Sequence[Path]],
         record: Path | None = None,
         others: Callable[[], Sequence[Mapping[str, Any]]] = tuple,
+        root: Callable[[], int | None] = os.getpid,
     ) -> None:
+        self._root = root
         self._most = most
         self._others = others
         self._folders = folders
@@ -511,6 +533,7 @@ class UsageWatch:
         """Bytes of files, and of those that are memory, and when they were counted."""
         self._memory_before, self._cpu_before = self._measure()
         self._adopts = False
+        self._watches.add(self)
 
     def hold(self) -> None:
         """Let the system refuse memory, and a file's growth, a GiB beyond the limits: between two measurements, too.
@@ -531,7 +554,11 @@ class UsageWatch:
         for kind in (resource.RLIMIT_FSIZE, resource.RLIMIT_DATA):
             _bound(kind, self, None)
         self._look_at_shared_memory()
+        self._watches.discard(self)
+        shared = {key for other in list(self._watches) for key in list(other._left)}
         for key, path in list(self._left.items()):  # a look that is under way adds to them
+            if key in shared:
+                continue
             with contextlib.suppress(OSError):
                 if _inode(path.lstat()) == key:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -636,7 +663,11 @@ class UsageWatch:
             )
 
     def _processes(self) -> list[psutil.Process]:
-        found = [self._process, *self._process.children(recursive=True)]
+        found = []
+        if (root := self._root()) is not None:
+            with contextlib.suppress(psutil.Error):
+                process = self._process if root == self._process.pid else psutil.Process(root)
+                found = [process, *process.children(recursive=True)]
         for one in self._others():
             with contextlib.suppress(psutil.Error):
                 if start_of(one["pid"]) == one["start"]:
@@ -873,6 +904,15 @@ class PrivacyBudget:
         """See `Actor.is_account_level`: of all actors whose account this is."""
         self._left_before: list[PrivacyRecord] = []
         """What the journal said when they did."""
+        self._opens: dict[str, Any] | None = None
+        """What the log says of it once the run is open."""
+        if name is not None and self._announced is not None:  # another run is allowed what this one leaves
+            announced = as_logged({ANY: self._announced})[ANY]
+            reads = sorted(folder.read_by(name))  # whatever these data are called later
+            if len(reads) > _MOST_READ:
+                reads = sorted({(str(Path(where).parent), "") for where, _ in reads})
+            self._opens = {"run": proposal.run, "data": name, "announced": announced, "reads": reads}
+            folder.reserved[proposal.run] = {"what": "opened", **self._opens}
 
     def remember(self, journal: Path) -> None:
         """Write what leaves to a file before it does: a checkpoint forgets what left since."""
@@ -918,12 +958,13 @@ class PrivacyBudget:
         self._is_open = True
         if self._left_before:
             self._taken = taken_by(self._folder.name, self._left_before)
-        if self._announced is not None:
-            data, announced = self._proposal.data[self._folder.name], as_logged({ANY: self._announced})[ANY]
-            reads = sorted(self._folder.read_by(data))  # whatever these data are called later
-            if len(reads) > _MOST_READ:
-                reads = sorted({(str(Path(where).parent), "") for where, _ in reads})
-            self._folder.audit.add("opened", run=self._proposal.run, data=data, announced=announced, reads=reads)
+        if self._opens is not None:
+            self._folder.audit.add("opened", **self._opens)
+            self.release()
+
+    def release(self) -> None:
+        """Reserve nothing any more: the log says what the run takes."""
+        self._folder.reserved.pop(self._proposal.run, None)
 
     async def watch(self) -> None:
         """Check once a second until the run is closed, also where nothing leaves."""
@@ -1016,6 +1057,16 @@ class PrivacyBudget:
 
 # --- the run ---
 
+
+def shares_process(ray: str | None, config: Any, proposal: Proposal) -> bool:
+    """Say whether the actors of a run are in the site's process.
+
+    A prediction is short, and counts what it releases at once; a quorum needs the journal before answers leave, and a
+    run that may pause the calls of a part that broke off.
+    """
+    return ray is None or proposal.purpose == "predict" or may_come_back(config, proposal)
+
+
 T = TypeVar("T")
 CALLS, PAYLOADS = "calls", "payloads"
 _UNTIL = {
@@ -1076,7 +1127,7 @@ class SiteRun:
         self._folder = folder
         self._protocol = protocol
         self._config = config
-        most = proposal.limits.within(folder.policy.limits, folder.name).message_bytes
+        most = proposal.limits.within(folder.policy.run_limits, folder.name).message_bytes
         # of smaller messages more are under way, and a site whose policy allows larger ones sends so many at once
         self.limits = dataclasses.replace(
             limits,
@@ -1123,6 +1174,8 @@ class SiteRun:
         self._lost_sites: asyncio.Queue[str] = asyncio.Queue()
         self._num_meetings: Counter[str] = Counter()
         self.usage: UsageWatch | None = None
+        self.measured_at = 0.0
+        """When it was last looked at what it takes of the machine."""
         self._temporary: TemporaryFolder | None = None
         self._asked_at = time.monotonic()
         """When the driver last asked for a step, or one was done; first the approval."""
@@ -1150,9 +1203,7 @@ class SiteRun:
 
     def _host(self) -> ActorHost:
         ray = self._folder.ray
-        # a prediction is short, and counts what it releases at once; a quorum needs the journal before answers leave,
-        # and a run that may pause the calls of a part that broke off
-        if ray is None or self.proposal.purpose == "predict" or self.has_quorum or self._may_pause:
+        if ray is None or shares_process(ray, self._config, self.proposal):
             return LocalActorHost(self)
         from fedactors.federation.ray_hosting import RayActorHost
 
@@ -1271,10 +1322,12 @@ class SiteRun:
         folders = [folder.path / "predictions" / proposal.run]
         folders += [] if self._temporary is None else [self._temporary.path]
         self.usage = UsageWatch(
-            proposal.limits.within(folder.policy.limits, folder.name),
+            proposal.limits.within(folder.policy.run_limits, folder.name),
             lambda: [*(folder.path / "runs").glob(f"*-{proposal.run}-0*"), *folders],
             folder.path / JOURNALS / f"{proposal.run}.usage.json" if self.has_quorum or self._may_pause else None,
             lambda: self.actors.reports,
+            # beside other runs what the site's process takes, and begins, is nobody's alone
+            os.getpid if folder.policy.concurrent_runs == 1 else lambda: self.actors.root,
         )
         if self._temporary is not None:
             self.usage.hold()
@@ -1334,6 +1387,8 @@ class SiteRun:
         states = None if earlier is None else keyed_digests(earlier.states, earlier.seed)
         approved = await asyncio.to_thread(spawned_by, self._protocol, self._config, proposal, states)
         check_spawned(approved, actor_specs, lambda name: book[name].site == me)
+        if not isinstance(self.actors, LocalActorHost):  # labels are of the coordinator's hosts
+            specs = [replace(spec, resources=replace(approved[spec.name].resources, labels={})) for spec in specs]
         if proposal.purpose == "predict":
             trained = {"earlier": proposal.earlier, "first": first_of(self._folder, proposal).run}
             self._folder.audit.add("predicted", run=proposal.run, checkpoint=proposal.number, **trained)
@@ -1747,6 +1802,7 @@ class SiteRun:
         may_resume = self._may_pause and was_open and status != "finished"
         calls_here = self.actors.call_counts() if may_resume else {}
         self.life = Life.ENDED
+        self._spending.release()
         if self.usage is not None:
             self.usage.release()
         for task in self._tasks:

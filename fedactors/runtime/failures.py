@@ -161,7 +161,8 @@ class UnawaitedCall:
     Args:
         stop: is given the failure.
         handled: says of a lost party whether its loss is dealt with, so that calls to it may be forgotten.
-        others: is told what failed that is of no run, on a loop that does more than one run; None: all is the run's.
+        others: is told what failed that is of no run, on a loop that does several runs, each of which its own failures
+            stop; None: all is the run's.
     """
 
     def __init__(
@@ -236,15 +237,15 @@ class UnawaitedCall:
         if error is None:
             loop.default_exception_handler(dict(context))
             return
-        if isinstance(error, PartyLost) and self._handled(error.party):
-            return
         holder, caller = getattr(error, _CALLER, (self._owner_of(context), None))
+        if isinstance(error, PartyLost) and (holder or self)._handled(error.party):
+            return
         if holder is None:
             if self._others is not None:
                 with contextlib.suppress(Exception):  # a full disk
                     self._others(f"{unforeseen(error)}: {context.get('message', '')}")
             return
-        if holder is not self and caller is not None:
+        if holder is not self and caller is not None and self._others is None:
             return  # left by a run that has ended on this loop: what becomes garbage late stops no other run
         if caller is not None:
             note = f" ({caller}, which had called it, did not await the answer)"

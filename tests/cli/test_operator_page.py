@@ -46,11 +46,12 @@ class Hostile:
         waits = [{"who": EVIL, "for": EVIL, "what": EVIL, "replies": 3, "seconds": 1.5}]
         run: dict[str, Any] = {"run": EVIL, "protocol": EVIL, "coordinator": EVIL, "stage": EVIL, "waits": waits}
         run["crossed"] = {"left": {"rows": rows}, "arrived": {"rows": rows}}
+        turn = {"position": 3, "priority": EVIL}
         peer = {"sent_bytes": 5, "received_bytes": 7, "clock_seconds": 0.25}
         return {
             **dict.fromkeys(("site", "federation", "version", "listen", "started", "written", "state", "since"), EVIL),
-            "run": run,
-            "queue": [{"run": RUN, "coordinator": EVIL, "protocol": EVIL, "position": 3, "since": EVIL, "state": EVIL}],
+            "runs": [run],
+            "queue": [{**dict.fromkeys(("coordinator", "protocol", "since", "state"), EVIL), "run": RUN, **turn}],
             "peers": {EVIL: peer},
             "federation_version": EVIL,
             "federation_signed": True,
@@ -69,7 +70,7 @@ class Hostile:
         status = {RUN: "pending", ENDED: EVIL}.get(run)
         bounds = {"Embedding": [EVIL]}
         most = {"Embedding": {"takes": (10, False)}}
-        crossed = self.status()["run"]["crossed"] if not self.is_down else None
+        crossed = self.status()["runs"][0]["crossed"] if not self.is_down else None
         sides = {side: one["rows"] for side, one in (crossed or {}).items()}
         made = ShownProposal(run, DIGEST, str(status), f"run {EVIL}\nline", "", bounds, most, sides)
         return made if status else None

@@ -30,7 +30,7 @@ def in_mid_run(world: World, site: str, act: Callable[[SiteRun], None]) -> threa
     def wait() -> None:
         end = time.monotonic() + 60
         while time.monotonic() < end:
-            run = world.processes[site].run
+            run = world.run(site)
             if run is not None and run.life is Life.OPEN and run.gate.left.messages():
                 world.on(site, partial(act, run))
                 return

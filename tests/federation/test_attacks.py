@@ -58,9 +58,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 def is_free(world: World) -> bool:
     end = time.monotonic() + 20
-    while any(world.processes[name]._asked for name in (BANK, SHOP)) and time.monotonic() < end:
+    while any(world.asked(name) for name in (BANK, SHOP)) and time.monotonic() < end:
         time.sleep(0.02)
-    return not any(world.processes[name]._asked for name in (BANK, SHOP))
+    return not any(world.asked(name) for name in (BANK, SHOP))
 
 
 # --- a budget, by a driver that does not keep to the order -----------------------------------------------------------
@@ -111,7 +111,7 @@ def test_of_a_run_that_is_over_a_site_asks_no_more(world: World, monkeypatch: py
     async def late(self: FederatedRuntime, verb: str, *args: Any, **more: Any) -> Any:
         found = await every(self, verb, *args, **more)
         if verb == "finish":
-            run = world.processes[SHOP].run
+            run = world.run(SHOP)
             assert run is not None
             world.on(SHOP, lambda: said.append(_why_not(run._opened(WORKER))))
         return found
@@ -264,7 +264,7 @@ def test_a_policy_that_changed_while_a_person_thought_holds(world: World) -> Non
     finally:
         thread.join(30)
         file.write_text(text)
-    assert world.processes[SHOP].run is None
+    assert world.run(SHOP) is None
 
 
 @slow
@@ -342,7 +342,7 @@ def test_a_site_takes_one_driver_at_a_time_and_each_run_once(world: World) -> No
     for again in (tree, {**tree, "config": {**tree["config"], "num_epochs": 1}}):  # by the approval that there was
         with pytest.raises(Refused, match="proposes what cannot be: the run was proposed before"):
             rogue.say(("propose", (again,)))
-    assert world.processes[SHOP].run is None
+    assert world.run(SHOP) is None
     with pytest.raises(Refused, match="asks for 'prepare' before anything is approved"):
         rogue.say(("prepare", ((),)))
     assert any("one at a time" in line for line in world.refusals(SHOP))

@@ -32,7 +32,7 @@ def test_a_site_that_is_killed_ends_the_run(
         def kill() -> None:
             end = time.monotonic() + 60
             while time.monotonic() < end:
-                run = world.processes[BANK].run
+                run = world.run(BANK)
                 if run is not None and run.gate.arrived.messages() > 3:
                     process.send_signal(signal.SIGKILL)
                     return

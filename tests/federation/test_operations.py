@@ -85,7 +85,8 @@ def test_a_site_tells_what_it_does(kept: World, capsys: pytest.CaptureFixture[st
     looking.join(30)
     during, numbers = seen
     run = kept.audit(SHOP)[-1]["run"]
-    found = during.pop("run")
+    (found,) = during.pop("runs")
+    assert found.pop("since") == during["since"]
     crossed = found.pop("crossed")
     for one in found.pop("waits"):
         assert {one["who"], one["for"]} == {BANK, SHOP}
@@ -102,7 +103,7 @@ def test_a_site_tells_what_it_does(kept: World, capsys: pytest.CaptureFixture[st
     assert numbers["('fedactors_site_state', 'running')"] == 1
     assert numbers["('fedactors_site_state', 'idle')"] == 0
     after = status(kept, SHOP, capsys)
-    assert (after["state"], after["run"]) == ("idle", None)
+    assert (after["state"], after["runs"]) == ("idle", [])
     assert after["peers"][BANK]["sent_bytes"] > 1000
     assert abs(after["peers"][BANK]["clock_seconds"]) < 1
     assert 800 < after["certificate"]["days_left"] < 826
@@ -133,7 +134,7 @@ def test_who_waits_for_whom_is_known_at_both_ends(kept: World) -> None:
             while time.monotonic() < end and not waits():
                 time.sleep(0.3)
                 for name in (BANK, SHOP):
-                    seen[name] = kept.on(name, lambda name=name: kept.processes[name].run.waits())  # type: ignore[misc]
+                    seen[name] = kept.on(name, lambda name=name: kept.run(name).waits())  # type: ignore[misc]
             kept.on(SHOP, held.set)
 
         threading.Thread(target=watch, daemon=True).start()

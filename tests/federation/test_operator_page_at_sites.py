@@ -126,7 +126,7 @@ def test_an_operator_reads_approves_watches_and_ends(
     assert "approved" in text(browser)
     assert browser.evaluate("document.querySelectorAll('button').length") == 0
     assert decision(world.folder(SHOP), kept_proposals(world.folder(SHOP))[run]) == (True, "read & <b>understood</b>")
-    watched(thread, lambda: world.processes[SHOP].run is not None)
+    watched(thread, lambda: world.run(SHOP) is not None)
     until(browser, server, "[...document.querySelectorAll('tr')].some(row => /^Embedding\\t[1-9]/.test(row.innerText))")
     seen = text(browser)
     assert "running" in seen

@@ -171,7 +171,7 @@ def run_with(world: World, words: tuple[str, ...], *flags: str) -> int:
     answering = world.answer(names=(BANK,), seconds=60)
     code = federated(world, words, *flags, answering=answering)
     end = time.monotonic() + 20
-    while world.processes[SHOP].run is not None and time.monotonic() < end:
+    while world.run(SHOP) is not None and time.monotonic() < end:
         time.sleep(0.02)  # the site hears that the driver has gone, and writes down how the run ended
     return code
 
@@ -312,7 +312,7 @@ def test_a_run_that_takes_more_of_the_machine_than_it_may_is_stopped(
         assert f"at most {most:g}: smaller settings, or a larger policy.limits.{name} and --limit {name}" in line["why"]
         # and the site is free for the next one
         end = time.monotonic() + 10
-        while world.processes[SHOP].run is not None:
+        while world.run(SHOP) is not None:
             assert time.monotonic() < end
             time.sleep(0.05)
     finally:

@@ -178,7 +178,7 @@ def ended(world: World, name: str) -> list[dict[str, Any]]:
 
 def test_a_person_takes_their_site_out_and_the_run_goes_on(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     def stop() -> None:
-        run = world.processes[SHOP].run
+        run = world.run(SHOP)
         assert run is not None
         words = ("site", "stop", run.proposal.run, "--folder", str(world.path / SHOP), "--why", "a holiday")
         assert main(words) == 0

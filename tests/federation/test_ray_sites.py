@@ -265,6 +265,64 @@ def test_actors_of_a_site_live_in_its_organisations_cluster_which_stays(
     await_peace(world)
 
 
+HOLDS = """
+import ray, sys
+from ray.util.placement_group import placement_group
+ray.init(address=sys.argv[1], log_to_driver=False)
+group = placement_group([{"CPU": 7.95}])
+ray.get(group.ready())
+print("held", flush=True)
+sys.stdin.read()
+"""
+GROUPS = """
+import ray, sys
+from ray.util.placement_group import placement_group_table
+ray.init(address=sys.argv[1], log_to_driver=False)
+print(sum(one["state"] != "REMOVED" for one in placement_group_table().values()))
+"""
+
+
+def num_groups(environment: Environment) -> int:
+    """Return how many placement groups the cluster has."""
+    words, env = [sys.executable, "-c", GROUPS, str(environment.address)], environment._environment()
+    return int(subprocess.run(words, env=env, capture_output=True, text=True, check=True, timeout=120).stdout)
+
+
+def test_a_run_reserves_what_its_actors_ask_for_together_and_leaves_nothing_reserved(
+    clustered: tuple[WithRay, Environment], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, environment = clustered
+    words = (*MANY, "algorithm=vfl")
+    held = [sys.executable, "-c", HOLDS, str(environment.address)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(held, env=environment._environment(), **pipes) as holder:
+        assert holder.stdout is not None
+        assert holder.stdin is not None
+        try:
+            while "held" not in (line := holder.stdout.readline()):
+                assert line
+            assert federated(world, words, *TEST) == 3
+        finally:
+            holder.stdin.close()
+    await_line(world, "ray: the actors ask CPU=0.1 together; free on this host of the cluster is CPU=0.05 of CPU=8")
+    await_peace(world)
+    seen: list[int] = []
+
+    def act() -> None:
+        seen.append(num_groups(environment))
+        kill(world.processes_of_shop(SIDECAR))
+
+    after_rounds(monkeypatch, 2, act)
+    assert federated(world, words, *TEST) == 3
+    await_free(environment)
+    await_peace(world)
+    assert seen == [1]
+    end = time.monotonic() + 60
+    while num_groups(environment) and time.monotonic() < end:
+        time.sleep(0.5)
+    assert num_groups(environment) == 0
+
+
 def test_an_actor_that_is_killed_in_a_cluster_ends_the_run_and_neither_site_nor_cluster(
     clustered: tuple[WithRay, Environment], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,20 +13,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from fedactors.cli.main import main
-from fedactors.errors import FedactorsError, Refused
+from fedactors.errors import BadInput, FedactorsError, Refused
 from fedactors.federation import run_queue
 from fedactors.federation.approval import as_tree, decide, decision, keep_proposal, kept_proposals
 from fedactors.federation.handshake import dial
 from fedactors.federation.operations import agree
-from fedactors.federation.run_queue import QUEUED, QueuedRun, RunQueue
+from fedactors.federation.run_queue import QUEUED, ActiveRun, Demand, QueuedRun, RunQueue, why_not_beside
 from fedactors.federation.session import Connection, Hello
-from fedactors.federation.site_folder import SITE, Policy
+from fedactors.federation.site_folder import SITE, Policy, RunLimits, Totals
 from fedactors.runtime.failures import errors_for
 from tests.federation.hostile_sites import Rogue
 from tests.federation.test_runs import SMALL, VERTICAL, last_line, simulated
@@ -85,7 +86,7 @@ def test_a_reservation_ends_when_its_driver_stops_asking() -> None:
     one.is_asking, one.asked_at = False, 1.0
     assert not queue.release(1.0 + run_queue.READY_SECONDS, 300.0)
     assert queue.release(1.1 + run_queue.READY_SECONDS, 300.0)
-    assert queue.reserved is None
+    assert not queue.reserved
     assert queue.find("a", "1") is one  # at its position
     one.is_asking = True
     assert queue.reserve(20.0) is one
@@ -109,10 +110,10 @@ def test_who_does_not_begin_while_others_wait_is_behind_them_and_passed_over() -
 def test_a_driver_that_does_not_wait_counts_as_one_that_does() -> None:
     queue = RunQueue()
     one = waiting(queue, "a", "1")
-    queue.refused(-1.0)  # before the reservation
+    queue.refused("b", -1.0)  # before the reservation
     queue.reserve(0.0)
     assert not queue.release(301.0, 300.0)
-    queue.refused(302.0)
+    queue.refused("b", 302.0)
     assert queue.release(303.0, 300.0)
     assert queue.reserve(304.0) is None
     assert queue.reserve(603.1) is one
@@ -127,6 +128,91 @@ def test_a_queue_has_room_for_so_many_runs_and_for_everybodys_first() -> None:
     waiting(queue, "b", "2")
     assert queue.why_full("b", 2, 3) == "3 runs wait already; at most 3 (policy.queue_length)"
     assert queue.why_full("c", 2, 3) is None
+
+
+def test_a_higher_priority_comes_first_and_equal_ones_as_they_came() -> None:
+    queue = RunQueue()
+    runs = [waiting(queue, who, str(number)) for number, who in enumerate("abcab")]
+    queue.order({"b": 2, "c": -1})
+    expected = [runs[1], runs[4], runs[0], runs[3], runs[2]]
+    assert list(queue) == expected
+    assert [row["priority"] for row in map(vars, queue)] == [2, 2, 0, 0, -1]
+    assert [queue.reserve(0.0) for _ in runs] == expected
+    assert queue.reserve(0.0) is None
+
+
+def test_a_further_slot_is_of_the_coordinator_with_the_fewest_runs() -> None:
+    queue = RunQueue()
+    first, other = waiting(queue, "a", "1"), waiting(queue, "b", "2")
+    assert queue.next_run(0.0, ["a"]) is other
+    assert queue.next_run(0.0, ["a", "b"]) is first
+    assert queue.next_run(0.0, ["a", "b", "b"], most=1) is None
+    assert queue.next_run(0.0, ["a", "b", "b"], most=2) is first
+    other.is_approved = True
+    assert queue.next_run(0.0, ["b"]) is other, "who waits for a person's answer takes no slot of one that has it"
+
+
+def test_a_run_that_does_not_fit_is_not_overtaken() -> None:
+    queue = RunQueue()
+    first, small = waiting(queue, "a", "1"), waiting(queue, "b", "2")
+    assert queue.reserve(0.0, fits=lambda one: one is small) is None
+    assert queue.reserve(0.0) is first
+    assert queue.reserve(0.0) is small
+    assert queue.reserved == (first, small)
+
+
+GIB = RunLimits(memory_gib=1.0)
+
+
+@pytest.mark.parametrize(
+    ("demand", "others", "totals", "why"),
+    [
+        (Demand(GIB, "1", False), [Demand(GIB, "2", False)], Totals(memory_gib=2.0), None),
+        (Demand(GIB, "1", False), [Demand(GIB, "2", False)], Totals(memory_gib=1.9), "would be 2; at most 1.9"),
+        (Demand(GIB, "1", False), [Demand(GIB, "1", False)], Totals(), "goes on from the same run"),
+        (Demand(GIB, "1", True), [Demand(GIB, "2", False)], Totals(), "where it has to be alone"),
+        (Demand(GIB, "1", False), [Demand(GIB, "2", True)], Totals(), "a run of b is alone here"),
+        (Demand(GIB, "1", True), [None], Totals(), None),
+    ],
+)
+def test_a_run_begins_where_it_has_room_beside_others(
+    demand: Demand, others: list[Demand | None], totals: Totals, why: str | None
+) -> None:
+    active = [ActiveRun("b", str(number), demand=one) for number, one in enumerate(others)]
+    found = why_not_beside(demand, active, totals)
+    assert found == why if why is None else why in str(found)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (
+            "concurrent_runs = 2\nlimits = { memory_gib = 1.0 }",
+            "concurrent_runs: 2 is not allowed with a limit of",
+        ),
+        (
+            "concurrent_runs = 2\ntotals = { disk_gib = 1.0 }",
+            "2 is not allowed with a limit of disk_gib and",
+        ),
+        ("limits = { gpus = 3 }\ntotals = { gpus = 2 }", r"limits.gpus: 3 is not allowed: at most 2 \(policy.totals"),
+        ("concurrent_runs = 0", "concurrent_runs"),
+        ('priority = { bank = "high" }', "priority"),
+        ('priority = { "no site" = 1 }', "priority"),
+    ],
+)
+def test_a_policy_that_could_not_be_held_to_is_refused(tmp_path: Path, lines: str, said: str) -> None:
+    world = World(tmp_path)
+    file = tmp_path / SHOP / SITE
+    file.write_text(f"{file.read_text()}\n[policy]\n{lines}\n")
+    with pytest.raises(BadInput, match=said):
+        world.folder(SHOP)
+
+
+def test_a_run_without_a_limit_may_take_what_all_may(tmp_path: Path) -> None:
+    most = Policy(limits=RunLimits(memory_gib=1.0), totals=Totals(memory_gib=4.0, gpus=2)).run_limits
+    assert (most.memory_gib, most.gpus, most.disk_gib) == (1.0, 2, None)
+    with pytest.raises(BadInput, match=r"policy.limits.gpus: 3 is not allowed: at most 2"):
+        RunLimits(gpus=3).within(most, SHOP)
 
 
 def test_who_is_gone_for_long_leaves_the_queue() -> None:
@@ -262,7 +348,7 @@ def queue_of(world: World, name: str = SHOP) -> list[dict[str, Any]]:
 
 
 def is_free(world: World) -> bool:
-    return not any(one._asked or len(one._queue) or queue_of(world, name) for name, one in world.processes.items())
+    return not any(one.runs or len(one._queue) or queue_of(world, name) for name, one in world.processes.items())
 
 
 @contextlib.contextmanager
@@ -270,11 +356,11 @@ def busy(world: World, name: str = SHOP) -> Iterator[None]:
     """Keep a site busy, as with a run of somebody's."""
     until(lambda: is_free(world))
     process = world.processes[name]
-    world.on(name, lambda: setattr(process, "_asked", "f" * 16))
+    world.on(name, lambda: process.runs.update({"f" * 16: ActiveRun("nobody", "f" * 16)}))
     try:
         yield
     finally:
-        world.on(name, process._be_idle)
+        world.free(name)
 
 
 def ended(world: World, name: str = SHOP) -> list[str]:
@@ -359,7 +445,7 @@ def test_a_run_is_answered_while_another_one_is_under_way(world: World, capfd: p
         assert "fedactors: bank: rejected the run: not today" in rejected.communicate()[1]
         assert main(["site", "approve", row["run"], "--folder", folder]) == 0
         (left,) = [one for one in both if one is not rejected]
-        world.on(SHOP, world.processes[SHOP]._be_idle)
+        world.free(SHOP)
         finished(left)
     assert ended(world)[-1] == row["run"]
     until(lambda: is_free(world))
@@ -459,7 +545,7 @@ def test_a_member_that_fills_the_queue_keeps_no_other_out(world: World) -> None:
                 await asyncio.to_thread(until, lambda: [row for row in queue_of(world) if row["coordinator"] == SHOP])
                 for one in waiters[:3]:
                     await one.end()  # they ask no more: the shop's own run is next
-                world.on(SHOP, world.processes[SHOP]._be_idle)
+                world.free(SHOP)
                 await asyncio.to_thread(finished, other)
 
     with_waiters(world, 5, act)
@@ -508,10 +594,10 @@ def test_what_waits_is_what_begins(world: World) -> None:
             decide(world.folder(SHOP), waiter.rogue.proposal, approved=True)
             with pytest.raises(Refused, match="asks for its position before it has proposed a run"):
                 await other.ask("position")
-        await asyncio.to_thread(until, lambda: world.processes[SHOP]._asked == tree["run"])
+        await asyncio.to_thread(until, lambda: world.asked(SHOP) == tree["run"])
         with pytest.raises(Refused, match="is another one than it was when it began to wait"):
             await waiter.ask("propose", longer)
-        assert world.processes[SHOP].run is None
+        assert world.run(SHOP) is None
 
     with_waiters(world, 2, act)
     assert any("is another one than it was" in line for line in world.refusals(SHOP))
@@ -553,7 +639,7 @@ def test_no_second_connection_with_a_run_that_waits_keeps_a_site(world: World) -
         await first.end()
 
     with_waiters(world, 0, act)
-    assert world.processes[SHOP]._asked is None
+    assert world.asked(SHOP) is None
 
 
 @slow
@@ -562,7 +648,7 @@ def test_a_coordinator_is_told_of_no_run_of_others(world: World) -> None:
 
     async def act(waiter: Waiter) -> None:
         with busy(world):
-            run = world.processes[SHOP]._asked
+            run = world.asked(SHOP)
             assert run
             assert run not in str(await waiter.queue())
             with pytest.raises(Refused, match="one at a time") as told:
@@ -583,9 +669,9 @@ def test_a_run_that_paused_comes_before_those_that_wait(world: World) -> None:
             with pytest.raises(Refused, match="one at a time"):
                 await driver_of(world, paused.run, "")
         await asyncio.sleep(2)
-        assert world.processes[SHOP]._queue.reserved is None
+        assert not world.processes[SHOP]._queue.reserved
         link = await driver_of(world, paused.run, "")
-        assert world.processes[SHOP]._asked == paused.run
+        assert world.asked(SHOP) == paused.run
         await link.end()
         position = (1, "")
         while position[0] != 0:
@@ -607,9 +693,9 @@ def test_a_driver_that_dies_while_it_waits_keeps_nobody_waiting(
             until(lambda: len(queue_of(world, BANK)) == 2)
             os.kill(first.pid, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
             begun = time.monotonic()
-            until(lambda: world.processes[BANK]._asked == queue_of(world, BANK)[-1]["run"], 30)
+            until(lambda: world.asked(BANK) == queue_of(world, BANK)[-1]["run"], 30)
             assert time.monotonic() - begun < 20
-            world.on(SHOP, world.processes[SHOP]._be_idle)
+            world.free(SHOP)
             finished(second)
     run_queue_ends(world)
 

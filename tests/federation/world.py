@@ -19,6 +19,7 @@ from fedactors.federation.audit_log import AUDIT, check
 from fedactors.federation.session import Limits
 from fedactors.federation.site import SiteProcess
 from fedactors.federation.site_folder import SITE, SiteFolder
+from fedactors.federation.site_run import SiteRun
 from fedactors.runtime.addresses import free_port
 
 BANK, SHOP, CLINIC = "bank", "shop", "clinic"
@@ -207,6 +208,20 @@ class World:
         process = SiteProcess(self.folder(name), limits=limits, tell=say, approval_seconds=120.0)
         self.processes[name] = process
         asyncio.run_coroutine_threadsafe(process.start(), loop).result(30)
+
+    def run(self, name: str) -> SiteRun | None:
+        """Return the run that is under way at a site, if one is: the first."""
+        found = [active.site_run for active in self.processes[name].runs.values() if active.site_run is not None]
+        return found[0] if found else None
+
+    def asked(self, name: str) -> str | None:
+        """Return the run whose driver a site listens to, if there is one: the first."""
+        return next(iter(self.processes[name].runs), None)
+
+    def free(self, name: str) -> None:
+        """Let a site be busy with nothing."""
+        process = self.processes[name]
+        self.on(name, lambda: [process._end(active) for active in list(process.runs.values())])
 
     def on(self, name: str, action: Callable[[], Any]) -> Any:
         """Do something in the thread of a site."""

@@ -83,7 +83,9 @@ def test_a_budget_is_watched_whatever_went_wrong_before(monkeypatch: pytest.Monk
     announced = {SHOP: Amount(epsilon=5.0, delta=1e-4)}
     proposal = SimpleNamespace(data={SHOP: "orders"}, budget=announced, run="0" * 16, coordinator=BANK)
     audit = SimpleNamespace(add=lambda *_, **__: None)
-    folder = SimpleNamespace(name=SHOP, budget=lambda _: announced[SHOP], read_by=lambda _: set(), audit=audit)
+    folder = SimpleNamespace(
+        name=SHOP, budget=lambda _: announced[SHOP], read_by=lambda _: set(), audit=audit, reserved={}
+    )
 
     async def work() -> None:
         budget = PrivacyBudget(folder, proposal, SimpleNamespace(account=account), refuse)  # type: ignore[arg-type]

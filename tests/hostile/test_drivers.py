@@ -131,7 +131,7 @@ def test_who_hosts_whom_is_what_it_was_when_a_run_was_proposed(world: World) -> 
             rogue.say(("propose", (tree,)))
     finally:
         thread.join(30)
-    assert world.processes[SHOP].run is None
+    assert world.run(SHOP) is None
 
 
 def test_a_clock_that_is_set_back_makes_no_run_longer(monkeypatch: pytest.MonkeyPatch) -> None:

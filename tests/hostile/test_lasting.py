@@ -27,6 +27,7 @@ from fedactors.errors import BadInput, FedactorsError, PartyFailed, Refused
 from fedactors.federation import online, relay, session, site
 from fedactors.federation.hosting import Life
 from fedactors.federation.relay import Called, Relay
+from fedactors.federation.run_queue import ActiveRun
 from fedactors.federation.session import AT_ONCE, ERROR, MOST, Broken, allow_files, framed, read_piece, refusal_in
 from fedactors.federation.site import SiteProcess
 from fedactors.federation.site_run import SiteRun, _bytes_in
@@ -294,8 +295,7 @@ def test_what_cannot_be_measured_stops_the_run(world: World) -> None:
 
         proposal = SimpleNamespace(run="0" * 16, data={SHOP: "orders"}, coordinator=BANK)
         usage = SimpleNamespace(exceeded=exceeded)
-        run: Any = SimpleNamespace(proposal=proposal, usage=usage, idle_seconds=0.0, has_begun=True)
-        process._measured = -1e9
+        run: Any = SimpleNamespace(proposal=proposal, usage=usage, idle_seconds=0.0, has_begun=True, measured_at=-1e9)
         assert "cannot be measured" in str(asyncio.run(process._why_to_stop(run))), error
 
 
@@ -333,14 +333,15 @@ def test_a_run_that_nobody_watches_ends(world: World, monkeypatch: pytest.Monkey
         monkeypatch.setattr(process, name, fail)
         monkeypatch.setattr(process.folder.audit, "add", full)
         begin: Any = process._begin
-        await begin(None, None, None, {}, is_return=False)
-        run: Any = process.run
+        active = process.runs["0" * 16] = ActiveRun(BANK, "0" * 16)
+        await begin(active, None, None, None, {}, is_return=False)
+        run: Any = active.site_run
         async with asyncio.timeout(10):
             while run.life is not Life.ENDED:
                 await asyncio.sleep(0.01)
         assert len(run.said) == 1
         assert "stopped the run: " in run.said[0]
-        assert process.run is None
+        assert not process.runs
 
     for error in (OSError(28, "full"), PartyFailed("bank", "x"), KeyError("x"), BadInput("x"), Broken("x")):
         asyncio.run(work(error))

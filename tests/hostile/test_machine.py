@@ -314,6 +314,64 @@ def test_a_file_that_is_closed_counts_and_goes_with_its_run() -> None:
     assert (tempfile.gettempdir(), os.environ.get("TMPDIR")) == (before, variable)
 
 
+def test_temporary_files_stay_as_long_as_a_run_may_use_them() -> None:
+    """Both runs make theirs in the folder of the one that began last."""
+    before = tempfile.gettempdir()
+    first, second = TemporaryFolder(), TemporaryFolder()
+    handle, name = tempfile.mkstemp()
+    os.close(handle)
+    assert Path(name).parent == second.path
+    second.remove()
+    assert Path(name).exists()
+    third = TemporaryFolder()
+    first.remove()
+    assert not second.path.exists()
+    assert not first.path.exists()
+    assert third.path.exists()
+    third.remove()
+    assert not third.path.exists()
+    assert tempfile.gettempdir() == before
+
+
+def test_the_memory_of_another_runs_processes_is_not_counted() -> None:
+    code = (
+        "import sys; sys.stdin.readline(); held = b'x' * (200 << 20); print('held', flush=True); sys.stdin.readline()"
+    )
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    both = [subprocess.Popen([sys.executable, "-c", code], **pipes) for _ in range(2)]
+    watches = [UsageWatch(RunLimits(memory_gib=0.125), list, root=lambda one=one: one.pid) for one in both]  # type: ignore[misc]
+    try:
+        both[0].stdin.write("\n")
+        both[0].stdin.flush()
+        assert both[0].stdout.readline() == "held\n"
+        assert "limits.memory_gib" in str(watches[0].exceeded())
+        assert watches[1].exceeded() is None
+        assert UsageWatch(RunLimits(memory_gib=0.125), list, root=lambda: None).exceeded() is None
+    finally:
+        for one, watch in zip(both, watches, strict=True):
+            watch.release()
+            one.kill()
+            one.communicate()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells which files a process has open")
+def test_shared_memory_that_two_runs_have_goes_with_the_last_one() -> None:
+    watches = [UsageWatch(RunLimits(), list) for _ in range(2)]
+    path = Path("/dev/shm") / f"fedactors-test-{os.getpid()}"
+    try:
+        with open(path, "wb") as file:
+            file.write(bytes(4096))
+            file.flush()
+            for watch in watches:
+                watch.exceeded()
+        watches[0].release()
+        assert path.exists()
+        watches[1].release()
+        assert not path.exists()
+    finally:
+        path.unlink(missing_ok=True)
+
+
 def test_what_a_run_left_among_temporary_files_goes_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     honest, left = PassiveWorker.run_epoch, list[Path]()
 
@@ -349,7 +407,7 @@ def test_who_has_no_room_to_be_measured_has_taken_too_much(tmp_path: Path) -> No
 
     proposal = SimpleNamespace(run="0" * 16, data={SHOP: "orders"}, coordinator=BANK)
     usage = SimpleNamespace(exceeded=exceeded)
-    run: Any = SimpleNamespace(proposal=proposal, usage=usage, idle_seconds=0.0, has_begun=True)
+    run: Any = SimpleNamespace(proposal=proposal, usage=usage, idle_seconds=0.0, has_begun=True, measured_at=-1e9)
     assert "stopped the run: limits.memory_gib: it took so much" in str(asyncio.run(process._why_to_stop(run)))
 
 
@@ -435,7 +493,7 @@ def test_an_actor_that_asks_for_more_memory_than_there_may_be_ends_the_run_and_n
         assert federated(world, SMALL) != 0
         assert ["Unable to allocate 8.00 GiB" in said for said in refused] == [True]
         end = time.monotonic() + 20
-        while world.processes[SHOP].run is not None:  # it hears that the driver has gone
+        while world.run(SHOP) is not None:  # it hears that the driver has gone
             assert time.monotonic() < end
             time.sleep(0.02)
         assert [line["status"] for line in world.audit(SHOP) if line["what"] == "ended"][-1:] == ["failed"]

@@ -417,7 +417,7 @@ def test_words_of_an_account_that_fails_stay_at_their_site() -> None:
         return error
 
     log = SimpleNamespace(add=lambda *_, **__: None)
-    folder: Any = SimpleNamespace(name=SHOP, budget=lambda _: 1, read_by=lambda _: set(), audit=log)
+    folder: Any = SimpleNamespace(name=SHOP, budget=lambda _: 1, read_by=lambda _: set(), audit=log, reserved={})
     amount = Amount(epsilon=1.0, delta=1e-5)
     run: Any = SimpleNamespace(data={SHOP: "orders"}, budget={SHOP: amount}, run="r", coordinator=BANK)
     actors: Any = Actors()

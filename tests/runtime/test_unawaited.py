@@ -29,3 +29,25 @@ def test_a_failed_call_that_becomes_garbage_late_stops_no_other_run(is_over: boo
     asyncio.run(work())
     said = ["bank: its site is gone (shop, which had called it, did not await the answer)"]
     assert stopped == {"first": [] if is_over else said, "second": []}
+
+
+def test_where_a_loop_does_several_runs_each_is_stopped_by_its_failures_alone() -> None:
+    stopped: dict[str, list[str]] = {"first": [], "second": []}
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        first, second = (
+            UnawaitedCall(lambda e, of=of: stopped[of].append(str(e)), lambda _, of=of: of == "second", print)  # type: ignore[misc]
+            for of in stopped
+        )
+        loop.set_exception_handler(first)
+        loop.set_exception_handler(second)  # of the run that began last, which may lose the bank
+        for run in (first, second):
+            reply = run.track(loop.create_future())
+            run.fail(reply, PartyLost("bank", "its site is gone"), "shop")
+            del reply
+        gc.collect(1)
+
+    asyncio.run(work())
+    said = ["bank: its site is gone (shop, which had called it, did not await the answer)"]
+    assert stopped == {"first": said, "second": []}

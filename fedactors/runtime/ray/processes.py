@@ -23,6 +23,7 @@ import os
 import secrets
 import shutil
 import signal
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -129,6 +130,13 @@ def and_others(names: Sequence[str]) -> str:
 
 _SLIVER = 0.001
 """Of a label: enough to be placed by it, and it is left to others."""
+
+
+_HEAD = "node:__internal_head__"
+
+
+def _amounts(resources: Mapping[str, float]) -> str:
+    return ", ".join(f"{name}={amount:g}" for name, amount in sorted(resources.items()))
 
 
 def labelled(actor_specs: Mapping[str, ActorSpec], labels: Mapping[str, str]) -> dict[str, ActorSpec]:
@@ -346,36 +354,84 @@ class Processes:
         for process in groups:
             self._coming_up.pop(process, None)
 
-    async def _reserved(self, groups: Mapping[str, Sequence[ActorSpec]]) -> dict[str, dict[str, Any]]:
+    async def reserve(self, actor_specs: Sequence[ActorSpec], host: cluster.Host, seconds: float) -> bool:
+        """Reserve on a host what processes ask, all together: two runs do not hold half of it each, and wait for ever.
+
+        Returns:
+            Whether they ask for anything.
+
+        Raises:
+            BadInput: so much is not free there within these seconds.
+        """
+        groups = by_process(actor_specs)
+        total = Counter[str]()
+        for specs in groups.values():
+            total.update(specs[0].resources.demand())
+        if not total:
+            return False
+        here = {name: _SLIVER for name in host.resources if name.startswith("node:") and name != _HEAD}
+        if not await self._group(groups, "STRICT_PACK", seconds, {"_soft_target_node_id": host.id}, here):
+            free = ray._private.state.available_resources_per_node().get(host.id, {})
+            raise BadInput(
+                f"ray: the actors ask {_amounts(total)} together; free on this host of the cluster is "
+                f"{_amounts({name: free.get(name, 0.0) for name in total})} of "
+                f"{_amounts({name: host.resources.get(name, 0.0) for name in total})}: start the run again when others "
+                "are over"
+            )
+        return True
+
+    async def _group(
+        self,
+        groups: Mapping[str, Sequence[ActorSpec]],
+        strategy: str,
+        seconds: float,
+        more: Mapping[str, Any],
+        of_all: Mapping[str, float],
+    ) -> bool:
+        """Make a placement group; return whether it could be within so many seconds.
+
+        Args:
+            groups: actors by process.
+            strategy: one of `PLACEMENTS`.
+            seconds: that it may take.
+            more: arguments of Ray's.
+            of_all: what each bundle asks beside what its process asks.
+        """
         asked = {process: specs[0].resources for process, specs in groups.items()}
-        if self._placement is None:
-            # Ray would put processes that ask for nothing anywhere: those that many share are there to use all cores
-            spread = {p: {"scheduling_strategy": "SPREAD"} if len(specs) > 1 else {} for p, specs in groups.items()}
-            return {process: resources.ray_options() | spread[process] for process, resources in asked.items()}
-        if all(process in self._placements for process in groups):  # brought back: its place is still reserved
-            return self._placements
         # a bundle may not be empty; a sliver of a core stands for "no reservation"
-        bundles = [resources.demand() or {"CPU": 0.001} for resources in asked.values()]
-        known = await cluster.hosts()
-        check_strict(
-            [spec for specs in groups.values() for spec in specs], self._placement, [host.resources for host in known]
-        )
-        group = placement_group(bundles, strategy=self._placement)
+        bundles = [{**(resources.demand() or {"CPU": 0.001}), **of_all} for resources in asked.values()]
+        group = placement_group(bundles, strategy=strategy, **more)
         self._groups.append(group)
         try:
-            async with asyncio.timeout(self._start_timeout):
+            async with asyncio.timeout(seconds):
                 await group.ready()
         except TimeoutError:
-            raise BadInput(
-                f"placement: {self._placement} of {len(bundles)} actors could not be met within "
-                f"{self._start_timeout:g} s; the cluster has {len(known)} host(s)"
-            ) from None
+            return False
         for index, (process, resources) in enumerate(asked.items()):
             reserved = {
                 **(resources.ray_options() if resources.demand() else {"num_cpus": 0.001}),
                 "scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index),
             }
             self._placements |= {spec.name: reserved for spec in groups[process]}  # also of one that comes back
+        return True
+
+    async def _reserved(self, groups: Mapping[str, Sequence[ActorSpec]]) -> dict[str, dict[str, Any]]:
+        if all(process in self._placements for process in groups):  # reserved, also for one that is brought back
+            return self._placements
+        asked = {process: specs[0].resources for process, specs in groups.items()}
+        if self._placement is None:
+            # Ray would put processes that ask for nothing anywhere: those that many share are there to use all cores
+            spread = {p: {"scheduling_strategy": "SPREAD"} if len(specs) > 1 else {} for p, specs in groups.items()}
+            return {process: resources.ray_options() | spread[process] for process, resources in asked.items()}
+        known = await cluster.hosts()
+        check_strict(
+            [spec for specs in groups.values() for spec in specs], self._placement, [host.resources for host in known]
+        )
+        if not await self._group(groups, self._placement, self._start_timeout, {}, {}):
+            raise BadInput(
+                f"placement: {self._placement} of {len(asked)} actors could not be met within "
+                f"{self._start_timeout:g} s; the cluster has {len(known)} host(s)"
+            )
         return self._placements
 
     def _elsewhere(
