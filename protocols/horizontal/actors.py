@@ -698,7 +698,7 @@ class Aggregator(Server):
             raise Refused(self.caller, f"{said}; approved: {', '.join(self.sites.names)} (num_aggregators)")
 
 
-def ordered(site: ClientProcess, order: TrainOrder | PrivateOrder) -> Awaitable[Any]:
+def ordered(site: ClientProcess, order: Any) -> Awaitable[Any]:
     """Let a site do a round's order."""
     return site.train(order) if isinstance(order, TrainOrder) else site.train_private(order)
 
@@ -972,7 +972,7 @@ class HorizontalServer(Server):
 
     async def _train_open(self, round: int) -> messages.Progress:
         """Do a round without noise on the sites' changes."""
-        changes = await self._changes(round)
+        changes = await self._changes(self._orders(round))
         if not changes:
             return messages.Progress(math.nan, 0)
         work = Work("aggregate", float(self.model.vector.size * len(changes)))
@@ -989,8 +989,11 @@ class HorizontalServer(Server):
         config, num_clients = self._config, sum(self.sizes.values())
         bit = client_dp.bit_share(config, client_dp.expected_clients(config, num_clients))
         wanted = self._wanted(round)
-        order = messages.PrivateOrder(round, (), self.model.vector, self.clip_norm, bit)
-        total = await self._noised_sum(order, wanted)
+        orders = {
+            name: PrivateOrder(round, clients, self.model.vector, self.clip_norm, bit)
+            for name, clients in wanted.items()
+        }
+        total = await self._noised_sum(round, orders)
         self.num_private += 1
         work = Work("aggregate", float(total.size))
         asked, there = sum(map(len, wanted.values())), sum(len(wanted.get(name, ())) for name in self._present)
@@ -999,11 +1002,11 @@ class HorizontalServer(Server):
         self.model, self.clip_norm = await self.compute(client_dp.advance, *arguments, work=work)
         return messages.Progress(math.nan, there)
 
-    async def _noised_sum(self, order: PrivateOrder, wanted: Mapping[str, tuple[int, ...]]) -> algorithm.Doubles:
+    async def _noised_sum(self, round: int, orders: dict[str, PrivateOrder]) -> algorithm.Doubles:
         config, size = self._config, self.model.vector.size + 1
         if config.secure_aggregation:
             await self._sums.prepare(1)
-        parts = await self._answers(order, wanted)
+        parts = await self._answers(orders)
         work = Work("aggregate", float(size * len(parts)))
         if config.secure_aggregation:
             point = client_dp.point_of(config, len(self.sites.names), config.clients_per_site)
@@ -1013,7 +1016,7 @@ class HorizontalServer(Server):
         for part in parts.values():
             assert isinstance(part, messages.ClippedChanges)
             exact += part.values
-        noise = self.noise_rng(f"changes of round {order.round}")
+        noise = self.noise_rng(f"changes of round {round}")
         return add_gaussian(
             exact,
             config.client_noise_multiplier,
@@ -1033,45 +1036,42 @@ class HorizontalServer(Server):
                 )
             )
 
-    async def _changes(self, round: int) -> list[messages.Change]:
+    async def _changes(self, orders: dict[str, TrainOrder]) -> list[messages.Change]:
         """Return the changes of the sites, or of the aggregators' groups; under masks the mean of all, as one."""
         config, model = self._config, self.model
         if config.secure_aggregation:
             await self._sums.prepare(1)
-        wanted = self._wanted(round)
-        parts = await self._answers(TrainOrder(round, (), model.vector, model.control), wanted)
+        parts = await self._answers(orders)
         if not config.secure_aggregation:
             changes = {name: one for name, one in parts.items() if isinstance(one, messages.Change)}
             groups = {name: one for name, one in parts.items() if isinstance(one, messages.GroupChange)}
-            num_wanted = {name: len(wanted[name]) for name in changes}
+            num_wanted = {name: len(orders[name].clients) for name in changes}
             for name, one in groups.items():
-                changes[name], num_wanted[name] = one.change, sum(len(wanted[site]) for site in set(one.members))
+                changes[name] = one.change
+                num_wanted[name] = sum(len(orders[site].clients) for site in set(one.members))
             for name, change in changes.items():
                 check_change(config, name, change, num_wanted[name], model.vector.size, model.control.size)
             return [change for change in changes.values() if change.num_clients]
         point = FixedPoint(limit=config.secure_range, num_clients=len(self.sites.names))
-        work = Work("aggregate", float(model.vector.size * len(wanted)))
+        work = Work("aggregate", float(model.vector.size * len(orders)))
         total = await self._total(parts, point, work)
         check_fits(float(total[-1]), point, "a change", config.at(self.facts["inputs"]).step_size)
         found = algorithm.mean_of_summands(total, config.secure_range)
         return [found] if found.num_clients else []
 
-    async def _answers(self, order: TrainOrder | PrivateOrder, wanted: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-        """Return what each site answers to an order for some of its clients; or each aggregator, for its sites."""
+    async def _answers(self, orders: Mapping[str, TrainOrder] | Mapping[str, PrivateOrder]) -> dict[str, Any]:
+        """Return what each site answers to its order; or each aggregator, for its sites."""
         if not self._groups:
-            orders = {name: replace(order, clients=clients) for name, clients in wanted.items()}
             answers: dict[str, Any] = await self.sites.ask_each(ordered, orders)
             if not self._config.secure_aggregation:
                 self._count_present(answers)
             return answers
-        groups = {
-            name: messages.GroupOrder(order, {site: wanted[site] for site in sites if site in wanted})
-            for name, sites in self._groups.items()
-        }
-        found = await self.aggregators.ask_each(
-            lambda one, group: one.train(group), {name: one for name, one in groups.items() if one.clients}
-        )
-        self._leave_absent({name: one.members for name, one in found.items()}, wanted)
+        groups = {}
+        for name, sites in self._groups.items():
+            if clients := {site: orders[site].clients for site in sites if site in orders}:
+                groups[name] = messages.GroupOrder(replace(orders[next(iter(clients))], clients=()), clients)
+        found = await self.aggregators.ask_each(lambda one, group: one.train(group), groups)
+        self._leave_absent({name: one.members for name, one in found.items()}, orders)
         return {name: one for name, one in found.items() if one.members}
 
     def _leave_absent(self, members: Mapping[str, Iterable[str]], asked: Iterable[str]) -> None:
@@ -1118,6 +1118,14 @@ class HorizontalServer(Server):
         if self._config.min_sites is not None and len(answers) < fewest:
             raise TooFewLeft(f"{len(answers)} sites answered in time, too few: {fewest} are needed (min_sites)")
         self._present = tuple(answers)
+
+    def _orders(self, round: int) -> dict[str, TrainOrder]:
+        """Return a round's order for each site that has some of its clients."""
+        model = self.model
+        return {
+            name: TrainOrder(round, clients, model.vector, model.control)
+            for name, clients in self._wanted(round).items()
+        }
 
     def _wanted(self, round: int) -> dict[str, tuple[int, ...]]:
         """Draw the clients of a round, by site."""

@@ -341,7 +341,9 @@ def advance(
         made.kept = state
         return made
     whole = combined(changes)
-    change_P = whole.change if config.aggregation == "mean" else robust_mean(config, [one.change for one in changes])
+    change_P: Doubles = whole.change.astype(np.float64, copy=False)
+    if config.aggregation != "mean":
+        change_P = robust_mean(config, [one.change for one in changes])
     made = replace(model)
     made.follow(config, change_P, shared(spec, config.local_parameters, statistics_mask(spec)))
     made.control = (model.control + whole.control_change / num_clients).astype(model.control.dtype)
