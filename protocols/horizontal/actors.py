@@ -654,18 +654,21 @@ class Aggregator(Server):
         orders = {name: replace(group.order, clients=clients) for name, clients in group.clients.items()}
         answers = await self._answers(self.sites.ask_each(ordered, orders))
         work = Work("aggregate", float(group.order.parameters.size * len(answers)))
+        expected = Masked if self._config.secure_aggregation else messages.Change
+        for name, one in answers.items():
+            if not isinstance(one, expected):
+                raise Refused(name, f"answers with a {type(one).__name__}; approved: {expected.__name__}")
         if self._config.secure_aggregation:
-            parts = {name: one for name, one in answers.items() if isinstance(one, Masked)}
-            if not parts:
+            if not answers:
                 return MaskedSum((), 0, (0,), np.zeros(0, np.uint32))
-            return await self.compute(added, parts, work=work)
-        changes = {name: one for name, one in answers.items() if isinstance(one, messages.Change)}
+            return await self.compute(added, answers, work=work)
+        changes: dict[str, messages.Change] = answers
         sizes = group.order.parameters.size, NOTHING.size
         if isinstance(group.order, messages.TrainOrder):
             sizes = sizes[0], group.order.control.size
         for name, change in changes.items():
             check_change(self._config, name, change, len(group.clients[name]), *sizes)
-        change = await self.compute(algorithm.combined, list(changes.values()), work=work)
+        change = await self.compute(algorithm.of_group, list(changes.values()), work=work)
         return messages.GroupChange(tuple(changes), change)
 
     @remote(
@@ -1093,8 +1096,10 @@ class HorizontalServer(Server):
         for name in [name for name in asked if name not in there]:
             _log.warning("%s gave no answer, or its aggregator is lost; the run goes on without it", name)
             self.sites.leave(name)
-        if not self.sites.members:
-            raise PartyLost(asked[0], "it gave no answer, and no site is left")
+        if len(self.sites.members) < (fewest := self._config.fewest_sites(len(self.sites.names))):
+            gone = [name for name, sites in self._groups.items() if name not in members and set(sites) & set(asked)]
+            lost = (gone or [name for name in asked if name not in there])[0]
+            raise PartyLost(lost, f"it was lost, and {len(self.sites.members)} sites are left: a round needs {fewest}")
 
     def known_sizes(self, message: Any, sender: str) -> dict[str, int]:
         """Return how many numbers of the model travel, and how many sums of columns."""

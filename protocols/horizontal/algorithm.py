@@ -301,8 +301,17 @@ def participants(present: Sequence[int], per_round: int | None, generator: np.ra
     return sorted(generator.choice(np.asarray(present), per_round, replace=False).tolist())
 
 
+def of_group(changes: Sequence[Change]) -> Change:
+    """Return sites' answers as one site with all their clients sends them, in the precision of the changes."""
+    whole = combined(changes)
+    if not whole.num_clients:
+        return whole
+    dtype = next(one.change.dtype for one in changes if one.num_clients)
+    return replace(whole, change=whole.change.astype(dtype), control_change=whole.control_change.astype(dtype))
+
+
 def combined(changes: Sequence[Change]) -> Change:
-    """Return sites' answers as that of one site with all their clients: means by weight, in double precision."""
+    """Return sites' answers as one: means by weight, sums of controls; in double precision."""
     found = [one for one in changes if one.num_clients]
     if not found:
         return Change(0, 0.0, 0.0, NOTHING, NOTHING)

@@ -136,7 +136,7 @@ class GroupOrder:
 
 @message(reveals="the mean change of several sites' clients, their mean loss and total weight, and who answered")
 class GroupChange:
-    """As one site with all these clients would send it, in double precision; SCAFFOLD: and the sum of controls."""
+    """As one site with all these clients would send it."""
 
     members: tuple[str, ...]
     change: Change

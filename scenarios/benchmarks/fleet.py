@@ -63,7 +63,7 @@ COORDINATOR, SITE = NAMES
 ROWS = Path(__file__).parents[2] / "docs/results/data/fleet.jsonl"
 LATENCIES, SITE_LINK, HUB_LINK = (0.01, 0.1), 1.25e7, 1.25e8
 """Seconds each way; bytes a second of a site's link, and of the coordinator's and the aggregators'."""
-TRAINING, ROUNDS = 30.0, 3
+TRAINING, ROUNDS = 30.0, 2
 _SECONDS = 1.0
 """Of the wall that a size is sent for, at least."""
 
@@ -241,7 +241,7 @@ class Clocked(MemoryRecorder):
     """Notes the virtual time at which each round is recorded."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(keeps_checkpoints=False)
         self.times: list[float] = []
         self.runtime: SimulatedRuntime | None = None
 
@@ -303,7 +303,6 @@ def play(num_sites: int, num_aggregators: int, cost: Mapping[str, float]) -> dic
     taken = [total for total in totals if total.receiver == "server" and total.type in large]
     out, back = (sum(total.bytes for total in side) / share / ROUNDS for side in (sent, taken))
     seconds = statistics.fmean(np.diff(recorder.times).tolist())
-    # a message that is twice as large (sums in double precision) costs twice as much
     busy = (out * cost["out_ms"] + back * cost["in_ms"]) / cost["bytes"] / 1e3
     adds = sum(total.messages for total in taken) / ROUNDS * cost["add_ms"] / 1e3
     return {
@@ -325,7 +324,7 @@ def rounds(sizes: Sequence[int], sites: Sequence[int], aggregators: Sequence[int
     for size in sizes:
         for num_sites in sites:
             for count in aggregators:
-                if count < num_sites:
+                if 10 * count <= num_sites:
                     print(json.dumps(play(num_sites, count, known[size])), flush=True)
 
 
