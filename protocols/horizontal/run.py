@@ -84,7 +84,7 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
         raise BadInput(
             f"num_aggregators: {config.num_aggregators} is not allowed while {', '.join(beside)} is at the server's "
             f"site, {runtime.site_of(SERVER)}, whose link it would not relieve: let other sites host them, fedactors "
-            f"federation admit FOLDER REQUEST --host {beside[0]}"
+            f"federation admit FOLDER REQUEST --renew --host {beside[0]}"
         )
     for name, group in groups.items():
         runtime.spawn(Aggregator, name, config, group, process=processes[name])
