@@ -1,8 +1,8 @@
 """The server and the sites: each method unpacks a message, calls a function of `algorithm`, packs a message.
 
-A site with several clients sends their mean change alone; with `secure_aggregation` the server reads the sum over the
-sites only. What depends on chance is derived from (run, client or server, round), so that it is the same whichever site
-a client is at, and after a resume.
+A site with several clients sends their mean change alone, and an aggregator that of its sites; with
+`secure_aggregation` the server reads the sum over all sites only. What depends on chance is derived from (run, client
+or server, round), so that it is the same whichever site a client is at, and after a resume.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Shapes: P parameters of the model that travel: what `local_parameters` names, and Ditto's own models, never leave their
 client. What a change of a model reveals of the rows behind it (membership, inversion) holds
-for every `Change`; over a site with several clients it is their mean. No message carries a row.
+for every `Change`; over a site with several clients, or an aggregator's sites, it is their mean. No message carries a
+row.
 """
 
 from __future__ import annotations

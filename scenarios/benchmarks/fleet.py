@@ -64,8 +64,6 @@ ROWS = Path(__file__).parents[2] / "docs/results/data/fleet.jsonl"
 LATENCIES, SITE_LINK, HUB_LINK = (0.01, 0.1), 1.25e7, 1.25e8
 """Seconds each way; bytes a second of a site's link, and of the coordinator's and the aggregators'."""
 TRAINING, ROUNDS = 30.0, 2
-_SECONDS = 1.0
-"""Of the wall that a size is sent for, at least."""
 
 
 # --- messages ---
@@ -165,28 +163,30 @@ def answer(folder: Path, limits: Limits, pipe: Pipe) -> None:
     asyncio.run(_answer(folder, limits, pipe))
 
 
-async def _seconds(send: Callable[[TrainOrder], Any], order: TrainOrder) -> float:
+async def _seconds(send: Callable[[TrainOrder], Any], order: TrainOrder, least: float) -> float:
     """Return the processor seconds of this process for an order and its answer, of many in a row."""
     await send(order)
     count, begun, wall = 0, time.process_time(), time.perf_counter()
-    while time.perf_counter() - wall < _SECONDS or count < 4:
+    while time.perf_counter() - wall < least or count < 4:
         await send(order)
         count += 1
     return (time.process_time() - begun) / count
 
 
-def adding(num_numbers: int) -> float:
+def adding(num_numbers: int, least: float) -> float:
     """Return the processor seconds in which the server adds a change to others."""
     change = Change(1, 1.0, 0.5, np.ones(num_numbers, np.float32), NOTHING)
     combined([change] * 4)
     count, begun = 0, time.process_time()
-    while time.process_time() - begun < _SECONDS / 4:
+    while time.process_time() - begun < least / 4:
         combined([change] * 4)
         count += 4
     return (time.process_time() - begun) / count
 
 
-async def costs(folder: Path, port: int, sizes: Sequence[int], repeats: int, limits: Limits) -> list[dict[str, Any]]:
+async def costs(
+    folder: Path, port: int, sizes: Sequence[int], repeats: int, least: float, limits: Limits
+) -> list[dict[str, Any]]:
     """Return a row for each size: medians over repeats, in which sizes and directions take turns."""
     site, boundary = SiteFolder(folder / COORDINATOR), Boundary(COORDINATOR)
     await boundary.begin()
@@ -198,12 +198,12 @@ async def costs(folder: Path, port: int, sizes: Sequence[int], repeats: int, lim
     found: dict[int, list[tuple[float, float, float]]] = {size: [] for size in sizes}
     empty: list[float] = []
     for _ in range(repeats):
-        empty.append(await _seconds(send, TrainOrder(0, (0,), NOTHING, NOTHING)))
+        empty.append(await _seconds(send, TrainOrder(0, (0,), NOTHING, NOTHING), least))
         for size in sizes:
             model_P = np.ones(size // 4, np.float32)
-            out = await _seconds(send, TrainOrder(0, (0,), model_P, NOTHING))
-            back = await _seconds(send, TrainOrder(size // 4, (0,), NOTHING, NOTHING))
-            found[size].append((out - empty[-1] / 2, back - empty[-1] / 2, adding(size // 4)))
+            out = await _seconds(send, TrainOrder(0, (0,), model_P, NOTHING), least)
+            back = await _seconds(send, TrainOrder(size // 4, (0,), NOTHING, NOTHING), least)
+            found[size].append((out - empty[-1] / 2, back - empty[-1] / 2, adding(size // 4, least)))
     await boundary.connection.end()
     made = []
     for size, values in found.items():
@@ -214,7 +214,7 @@ async def costs(folder: Path, port: int, sizes: Sequence[int], repeats: int, lim
     return made
 
 
-def messages(sizes: Sequence[int], repeats: int) -> None:
+def messages(sizes: Sequence[int], repeats: int, least: float) -> None:
     """Measure what a message costs, and print."""
     limits = Limits(message=2 * max(sizes) + (1 << 24))
     with tempfile.TemporaryDirectory() as name:
@@ -225,7 +225,7 @@ def messages(sizes: Sequence[int], repeats: int) -> None:
         process = spawning.Process(target=answer, args=(folder, limits, theirs))
         process.start()
         try:
-            for row in asyncio.run(costs(folder, ours.recv(), sizes, repeats, limits)):
+            for row in asyncio.run(costs(folder, ours.recv(), sizes, repeats, least, limits)):
                 print(json.dumps(row), flush=True)
             ours.send(None)
             process.join(30)
@@ -371,12 +371,13 @@ def main() -> None:
     parser.add_argument("part", choices=("messages", "rounds"))
     parser.add_argument("--sizes", type=numbers_of, default=SIZES, help="bytes of a model")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=1.0, help="that each size and direction is sent for, at least")
     parser.add_argument("--sites", type=numbers_of, default=(10, 100, 1000))
     parser.add_argument("--aggregators", type=numbers_of, default=(0, 32))
     parser.add_argument("--costs", type=Path, default=ROWS, help="lines of `messages`")
     given = parser.parse_args()
     if given.part == "messages":
-        messages(given.sizes, given.repeats)
+        messages(given.sizes, given.repeats, given.seconds)
     else:
         rounds(given.sizes, given.sites, given.aggregators, given.costs)
 
