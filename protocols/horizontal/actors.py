@@ -146,7 +146,7 @@ class ClientProcess(SecureSummand):
         return self.adder
 
     @property
-    def parent(self) -> str:
+    def server_or_aggregator(self) -> str:
         """Name of who sends the model and takes the change: the own aggregator, else the server."""
         groups = groups_of(self._config, self.clients)
         return next((name for name, sites in groups.items() if self.name in sites), self.server)
@@ -354,7 +354,7 @@ class ClientProcess(SecureSummand):
         """What a change follows from beside its order: with a quorum a site remembers what it heard last only."""
         return self.scale, self.target, self.total_weight
 
-    @remote(caller=SERVER, only="parent", at_most="num_private_rounds", of="round")
+    @remote(caller=SERVER, only="server_or_aggregator", at_most="num_private_rounds", of="round")
     @in_turn
     async def train_private(self, order: messages.PrivateOrder) -> messages.ClippedChanges | Masked:
         """Let the clients that are wanted train from the server's model; say what changed, clipped and summed."""
@@ -424,7 +424,7 @@ class ClientProcess(SecureSummand):
         rate = privacy.sample_rate(min(self._sizes))
         return privacy.record(self.party, "Change", rate, steps, config.delta, is_restored=is_restored)
 
-    @remote(caller=SERVER, only="parent", at_most="num_open_rounds", of="round")
+    @remote(caller=SERVER, only="server_or_aggregator", at_most="num_open_rounds", of="round")
     @in_turn
     async def train(self, order: messages.TrainOrder) -> messages.Change | Masked:
         """Let the clients that are wanted train from the server's model; say what changed."""
@@ -445,7 +445,9 @@ class ClientProcess(SecureSummand):
         return -(-self._sizes[client] // how.batch_size) * how.num_epochs
 
     @remote(
-        caller=SERVER, only="parent", at_most=lambda config: 0 if config.secure_aggregation else config.num_measurements
+        caller=SERVER,
+        only="server_or_aggregator",
+        at_most=lambda config: 0 if config.secure_aggregation else config.num_measurements,
     )
     async def measure(self, order: messages.MeasureOrder) -> messages.LocalScores:
         """Measure a model, or each client's own with what is shared of it, on the own validation rows."""
