@@ -16,7 +16,8 @@ them are ``<!-- counts: FILE -->``, and ``<!-- verdicts: FILE PROTOCOL -->``, ``
 ``<!-- defaults: PROTOCOL SCORE,... -->`` tables the rows of ``data/defaults.jsonl`` that
 `scenarios/benchmarks/defaults.py` made: of each data set the mean over seeds of these scores.
 ``<!-- private averaging -->`` is the table of `scenarios/benchmarks/private_averaging.py`,
-``<!-- reading -->`` that of `scenarios/benchmarks/reading.py`,
+``<!-- reading -->`` that of `scenarios/benchmarks/reading.py`, ``<!-- fleet -->`` those of
+`scenarios/benchmarks/fleet.py`,
 ``<!-- speed -->`` that of what is asked of speed and what several commands measured.
 ``python -m scenarios.results docs/results`` writes, and with ``--check`` only compares and ends with 1 if a document is
 not current.
@@ -39,7 +40,7 @@ from fedactors.cli.terminal import format_value, guarded
 from fedactors.errors import BadInput
 from fedactors.runs.storage import write_atomic
 from fedactors.runs.table import NOT_REACHED, RunRow, read_table
-from scenarios.benchmarks import private_averaging, reading
+from scenarios.benchmarks import fleet, private_averaging, reading
 from scenarios.forest import draw, is_current
 from scenarios.headlines import ForestLine, count_table, forest_lines, headline_tables, map_table, verdict_table
 from scenarios.paper.repeat import can_repeat, draws_noise, is_of_earlier_version, older_text
@@ -64,6 +65,7 @@ _DEFAULTS = re.compile(
 )
 _PRIVATE = re.compile(r"(?P<open><!-- private averaging -->\n).*?(?P<close><!-- end -->)", re.DOTALL)
 _READING = re.compile(r"(?P<open><!-- reading -->\n).*?(?P<close><!-- end -->)", re.DOTALL)
+_FLEET = re.compile(r"(?P<open><!-- fleet -->\n).*?(?P<close><!-- end -->)", re.DOTALL)
 _SPEED = re.compile(r"(?P<open><!-- speed -->\n).*?(?P<close><!-- end -->)", re.DOTALL)
 _load = functools.cache(read_table)
 
@@ -102,11 +104,16 @@ def render_document(text: str, base: Path) -> str:
         rows = map(json.loads, (base / "data/reading.jsonl").read_text().splitlines())
         return f"{match['open']}{reading.table(rows)}{match['close']}"
 
+    def sites(match: re.Match[str]) -> str:
+        rows = map(json.loads, (base / "data/fleet.jsonl").read_text().splitlines())
+        return f"{match['open']}{fleet.table(rows)}{match['close']}"
+
     def speed(match: re.Match[str]) -> str:
         rows = map(json.loads, (base / "data/speed.jsonl").read_text().splitlines())
         return f"{match['open']}{speed_table(rows)}{match['close']}"
 
-    made = _SPEED.sub(speed, _READING.sub(measured, _PRIVATE.sub(private, made)))
+    made = _SPEED.sub(speed, _FLEET.sub(sites, made))
+    made = _READING.sub(measured, _PRIVATE.sub(private, made))
     return _RECORD.sub(record, made)
 
 

@@ -40,6 +40,10 @@ TINY: dict[str, tuple[Tiny, ...]] = {
         Tiny("--smoke --only pubsub-vfl/iris num_epochs=2 max_in_flight=5"),
         Tiny("--smoke --only tablepuppet/orders-2000-regression"),
     ),
+    "fleet": (
+        Tiny("messages --sizes 8000 --repeats 1 --seconds 0.1"),
+        Tiny("rounds --sizes 1000000 --sites 20 --aggregators 0,2"),
+    ),
     "glasu_against_pyg": (Tiny(f"{SMALL_GRAPH} 0", module="torch_geometric"),),
     "glasu_large": (Tiny("--simulated 2000 8000 4 8 1024"),),
     "glasu_speed": (

@@ -163,6 +163,18 @@ def test_a_table_of_reading_has_a_line_a_version_and_file(tmp_path):
     assert made[3:-1] == ["| new | csv | 0.66 | 2.31 | 107 | 72 |"]
 
 
+def test_tables_of_a_fleet_say_what_a_message_costs_and_a_round_takes(tmp_path):
+    message = {"part": "message", "bytes": 1_000_000, "out_ms": 2.0, "in_ms": 10.0, "add_ms": 1.0}
+    round_ = {"part": "round", "sites": 1000, "bytes": 1_000_000, "aggregators": 0, "round_seconds": 1046.31}
+    round_ |= {"out_gb": 1.0, "in_gb": 1.0, "link_share": 0.346, "core_share": 0.084}
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "fleet.jsonl").write_text("\n".join(map(json.dumps, (message, round_))))
+    made = render_document("<!-- fleet -->\nold\n<!-- end -->\n", tmp_path).splitlines()
+    # a site takes 8 ms of the link out, 10 of the core in, 1 to add: 30 s / 19 ms; at 10 Gbit/s 2, 10 and 1
+    assert made[3] == "| 1,000,000 | 2 | 10 | 1 | 1,579 | 2,308 |"
+    assert made[7:-1] == ["| 1,000,000 | 1,000 | 0 | 1,046.3 | 1 | 35 % | 8 % |"]
+
+
 def test_the_page_of_many_clients_on_ray_has_the_committed_rows():
     rows = [json.loads(line) for line in (PAGES / "data/clients_on_ray.jsonl").read_text().splitlines()]
     page = (PAGES / "frame.md").read_text()

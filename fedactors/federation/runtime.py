@@ -163,6 +163,9 @@ class FederatedRuntime(Runtime):
             link.request(parts, f"{receiver}.{method}", order=receiver).add_done_callback(take)
         return reply
 
+    def site_of(self, name: str) -> str:
+        return self._proposal.site_of(name, self._folder.federation.hosts)
+
     async def start(self) -> None:
         if self._began is not None:
             raise BadInput("a run over a federation spawns its actors once, before it starts")

@@ -238,11 +238,15 @@ class Runtime(Caller):
             per_process: how many share one; by default there are as many processes as cores, if there are more actors.
         """
         if per_process is None:
-            num_cores = self.num_cores or len(names)
+            num_cores = self.num_cores or len(names) or 1
             per_process = max(1, -(-len(names) // num_cores))
         if per_process == 1:
             return dict.fromkeys(names, "")
         return {name: names[index - index % per_process] for index, name in enumerate(names)}
+
+    def site_of(self, name: str) -> str:
+        """Return the site that hosts an actor of this name; empty where no sites are."""
+        return ""
 
     @contextlib.contextmanager
     def phase(self, label: str) -> Iterator[None]:

@@ -54,6 +54,7 @@ from fedactors.secure_sums.messages import (
     Entropy,
     Identity,
     Masked,
+    MaskedSum,
     Roster,
     SealedShares,
     SumCall,
@@ -510,19 +511,29 @@ class SecureSums:
     ) -> tuple[NDArray[np.float64], tuple[str, ...]]:
         """Return the sum of the arrays that arrived, and whose they are.
 
+        Args:
+            parts: the clients' `Masked` by name; or, by who has added them up, `MaskedSum` of clients that each has.
+            point: how numbers became words.
+            work: that it takes to remove the masks.
+
         Raises:
-            Refused: somebody's part has no masks.
+            Refused: somebody's part has no masks, or sums have a client in common.
             PartyLost: too few arrived, or too few are left to remove the masks.
         """
+        whose: dict[str, Masked | MaskedSum] = {}
         for name, part in parts.items():
-            if not isinstance(part, Masked):
+            if not isinstance(part, (Masked, MaskedSum)):
                 raise Refused(name, "its part of a secure sum is bare")
+            for member in part.members if isinstance(part, MaskedSum) else (name,):
+                if member in whose:
+                    raise Refused(name, f"adds up a vector of {member}, which is in another sum too")
+                whose[member] = part
         server = self._server
         if server is None:
             raise SecureSumError(f"{self._caller.name}: no keys were prepared for a sum")
         self._left -= 1
         self.check_members()
-        arrived = server.arrived(parts)
+        arrived = server.arrived(whose)
         if arrived.members != server.call.members:
             self._left = 0  # who is missing may have masked fewer sums than the others: the next keys are new
         confirmed = await self._clients.ask_each(
@@ -534,9 +545,9 @@ class SecureSums:
             lambda client, given: client.unmask_sum(given), dict.fromkeys(confirmed, proof)
         )
         self.check_members()
-        arguments = (server.session, dict(parts), unmaskings, point.num_words)
+        arguments = (server.session, dict(parts), unmaskings, point.num_words, arrived.members)
         words = await self._caller.compute(unmasked_sum, *arguments, work=work)
-        return point.decode(words).reshape(parts[arrived.members[0]].shape), arrived.members
+        return point.decode(words).reshape(whose[arrived.members[0]].shape), arrived.members
 
     @property
     def _members(self) -> tuple[str, ...]:

@@ -87,6 +87,16 @@ class Masked:
     words: Words
 
 
+@message(reveals="nothing alone: a sum of uniformly random words; whose arrays are in it")
+class MaskedSum:
+    """Several clients' arrays of one sum, added up by somebody who cannot read them; words (P, flat)."""
+
+    members: tuple[str, ...]
+    slot: int
+    shape: tuple[int, ...]
+    words: Words
+
+
 @message(reveals="whose vectors arrived")
 class Arrived:
     """The set of survivors of one sum that the server states."""

@@ -36,7 +36,7 @@ import hashlib
 import itertools
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -57,6 +57,7 @@ from fedactors.secure_sums.messages import (
     Entropy,
     Identity,
     Masked,
+    MaskedSum,
     Roster,
     SealedShares,
     Session,
@@ -429,15 +430,14 @@ class SecureSumServer:
         found = {to: {one: box.sealed[to] for one, box in sealed.items() if to in box.sealed} for to in receivers}
         return {to: DeliveredShares(boxes) for to, boxes in found.items()}
 
-    def arrived(self, masked: Mapping[str, Masked]) -> Arrived:
-        """State whose vectors arrived.
+    def arrived(self, masked: Mapping[str, Masked | MaskedSum]) -> Arrived:
+        """State whose vectors arrived, each by itself or in a sum.
 
         Raises:
             SecureSumError: they belong to different sums or have different shapes.
             TooFewLeft: too few arrived.
         """
-        if len({(one.slot, one.shape, len(one.words)) for one in masked.values()}) > 1:
-            raise SecureSumError(f"secure sum: {', '.join(sorted(masked))} sent vectors of different sums or shapes")
+        _check_alike(masked)
         if len(masked) < self.threshold:
             raise TooFewLeft(f"secure sum: {len(masked)} vectors arrived, too few: {self.threshold} are needed")
         return Arrived(next(iter(masked.values())).slot, tuple(sorted(masked)))
@@ -453,23 +453,54 @@ class SecureSumServer:
         return Confirmations(arrived.slot, {name: one.signature for name, one in found.items()})
 
 
+def added(masked: Mapping[str, Masked], num_words: int = 1) -> MaskedSum:
+    """Return the sum of arrays under masks, which hides as much as each of them.
+
+    Raises:
+        SecureSumError: they belong to different sums or have different shapes.
+    """
+    first, *others = masked.values()
+    _check_alike(masked)
+    words = first.words
+    for one in others:
+        words = plus(words, one.words, num_words)
+    return MaskedSum(tuple(masked), first.slot, first.shape, words)
+
+
+def _check_alike(masked: Mapping[str, Masked | MaskedSum]) -> None:
+    if len({(one.slot, one.shape, len(one.words)) for one in masked.values()}) > 1:
+        raise SecureSumError(f"secure sum: {', '.join(sorted(masked))} sent vectors of different sums or shapes")
+
+
 def unmasked_sum(
-    session: Session, masked: Mapping[str, Masked], unmaskings: Mapping[str, Unmasking], num_words: int = 1
+    session: Session,
+    masked: Mapping[str, Masked | MaskedSum],
+    unmaskings: Mapping[str, Unmasking],
+    num_words: int = 1,
+    whose: Sequence[str] | None = None,
 ) -> Words:
     """Return the sum of the vectors that arrived (flat), of numbers of so many words; exact, in any order of arrival.
+
+    Args:
+        session: of these sums.
+        masked: the clients' vectors by name; or sums of them, by who has added them up.
+        unmaskings: of the clients.
+        num_words: of a number.
+        whose: names of the clients whose vectors the sums hold; None: those of `masked`.
 
     Raises:
         TooFewLeft: too few shares of somebody's secret.
         SecureSumError: shares that do not fit its key.
     """
-    names = sorted(masked)
-    slot, length = masked[names[0]].slot, len(masked[names[0]].words)
+    names, some = sorted(masked if whose is None else whose), next(iter(masked.values()))
+    slot, length = some.slot, len(some.words)
     total = np.zeros(length, dtype=np.uint32)
+    for one in masked.values():
+        total = plus(total, one.words, num_words)
     for name in names:
-        stream = mask_stream(_secret(session, name, unmaskings), length)
-        total = plus(total, minus(masked[name].words, stream, num_words), num_words)
+        total = minus(total, mask_stream(_secret(session, name, unmaskings), length), num_words)
     for name in sorted(set(session.keys) - set(names)):
-        present = [peer for peer in session.neighbours(name) if peer in masked]
+        present = [peer for peer in session.neighbours(name) if peer in names]
         if not present:
             continue
         key = X25519PrivateKey.from_private_bytes(_secret(session, name, unmaskings))

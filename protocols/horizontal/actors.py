@@ -1,8 +1,8 @@
 """The server and the sites: each method unpacks a message, calls a function of `algorithm`, packs a message.
 
-A site with several clients sends their mean change alone; with `secure_aggregation` the server reads the sum over the
-sites only. What depends on chance is derived from (run, client or server, round), so that it is the same whichever site
-a client is at, and after a resume.
+A site with several clients sends their mean change alone, and an aggregator that of its sites; with
+`secure_aggregation` the server reads the sum over all sites only. What depends on chance is derived from (run, client
+or server, round), so that it is the same whichever site a client is at, and after a resume.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from fedactors.data.layouts.horizontal import (
     rows_of,
     weights_of,
 )
-from fedactors.errors import BadInput, PartyLost, Refused
+from fedactors.errors import BadInput, CallTimeout, PartyLost, Refused
 from fedactors.learning.local_training import LocalTraining, check_private
 from fedactors.learning.metrics import HEADLINES, LOCAL_BASELINE, METRICS, known, local_baseline
 from fedactors.learning.models import ModelSpec, num_terms
@@ -46,8 +46,8 @@ from fedactors.privacy.mechanisms import add_gaussian
 from fedactors.protocols.horizontal import algorithm, client_dp, messages
 from fedactors.protocols.horizontal.algorithm import NOTHING, ServerModel
 from fedactors.protocols.horizontal.config import HorizontalConfig
-from fedactors.protocols.horizontal.data import check_code, model_spec
-from fedactors.protocols.horizontal.messages import ColumnMeans, ColumnScale, Floats
+from fedactors.protocols.horizontal.data import check_code, groups_of, model_spec
+from fedactors.protocols.horizontal.messages import ColumnMeans, ColumnScale, Floats, PrivateOrder, TrainOrder
 from fedactors.protocols.horizontal.standardisation import (
     Doubles,
     as_read,
@@ -65,12 +65,14 @@ from fedactors.protocols.horizontal.standardisation import (
 )
 from fedactors.runtime.rounds import Remedy
 from fedactors.secure_sums.actors import SecureSummand, SecureSums, check_fits, in_turn
-from fedactors.secure_sums.messages import Masked
+from fedactors.secure_sums.messages import Masked, MaskedSum
 from fedactors.secure_sums.primitives import FixedPoint, count_point
-from fedactors.secure_sums.protocol import TooFewLeft
+from fedactors.secure_sums.protocol import TooFewLeft, added
 from fedactors.validation import shown
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
+SERVER_NAME = "server"
 MOST_ALONE = 10
 """Clients of a run that train a model of their own beside the joint one."""
 
@@ -138,6 +140,17 @@ class ClientProcess(SecureSummand):
         self._has_summed = False
         """Whether sums of the own rows left before this process began, which may not know among whom."""
 
+    @property
+    def server(self) -> str:
+        """Name of the one server."""
+        return self.adder
+
+    @property
+    def server_or_aggregator(self) -> str:
+        """Name of who sends the model and takes the change: the own aggregator, else the server."""
+        groups = groups_of(self._config, self.clients)
+        return next((name for name, sites in groups.items() if self.name in sites), self.server)
+
     async def load(self) -> None:
         """Open the own clients' rows, and find the device."""
         config, part = self._config, self._part
@@ -192,7 +205,7 @@ class ClientProcess(SecureSummand):
     def _facts(self) -> dict[str, Any]:
         return facts_of(self._part, self._inputs)
 
-    @remote(caller=SERVER, once=True)
+    @remote(caller=SERVER, only="server", once=True)
     async def introduce(self) -> messages.Introduction:
         """Say what the server must know before the first round."""
         names = () if self._part.columns else self._reading.names
@@ -223,7 +236,7 @@ class ClientProcess(SecureSummand):
             for client in range(len(self._part.clients)):
                 self.num_trained[client] = max(self.num_trained.get(client, 0), answers)
 
-    @remote(caller=SERVER, unbounded="a number of rounds, which the server ordered itself")
+    @remote(caller=SERVER, only="server", unbounded="a number of rounds, which the server ordered itself")
     async def tell_last_round(self) -> messages.LastRound:
         """Say which round the own change last left for."""
         return messages.LastRound(self.last_round)
@@ -235,7 +248,7 @@ class ClientProcess(SecureSummand):
             for sources in (self._part.clients, self._part.validation)
         )
 
-    @remote(caller=SERVER, at_most=lambda config: 2 * config.measures_columns)
+    @remote(caller=SERVER, only="server", at_most=lambda config: 2 * config.measures_columns)
     @in_turn
     async def sum_columns(self, order: messages.ColumnMeans) -> messages.ColumnSums | Masked:
         """Give sums of the columns of all own clients' rows to train on: of the numbers, then about the means."""
@@ -270,7 +283,7 @@ class ClientProcess(SecureSummand):
         """What values before the first round are: with a quorum, of whom all need be there, among the same sites."""
         return None if self._config.min_sites is None else "rows"
 
-    @remote(caller=SERVER, at_most=lambda config: int(config.measures_columns))
+    @remote(caller=SERVER, only="server", at_most=lambda config: int(config.measures_columns))
     @in_turn
     async def take_scale(self, found: messages.ColumnScale) -> None:
         """Standardise the own rows, once."""
@@ -300,7 +313,9 @@ class ClientProcess(SecureSummand):
         if not (deviation_D > 0).all():
             raise Refused(self.caller, f"tells {self.name} a scale of columns with deviations that are not above 0")
 
-    @remote(caller=SERVER, at_most=lambda config: int(config.secure_aggregation and not config.is_private))
+    @remote(
+        caller=SERVER, only="server", at_most=lambda config: int(config.secure_aggregation and not config.is_private)
+    )
     @in_turn
     async def weigh(self) -> Masked:
         """Give the weight of all own clients, under masks."""
@@ -311,7 +326,9 @@ class ClientProcess(SecureSummand):
         weight = float(sum(self._sizes) if self._config.counts_samples else len(self._sizes))
         return self.masked(np.array([weight]), point, self._first_id, what="the weight", heard=heard)
 
-    @remote(caller=SERVER, at_most=lambda config: int(config.secure_aggregation and not config.is_private))
+    @remote(
+        caller=SERVER, only="server", at_most=lambda config: int(config.secure_aggregation and not config.is_private)
+    )
     @in_turn
     async def take_weight(self, total: messages.TotalWeight) -> None:
         """Learn what all sites' clients weigh together, once."""
@@ -337,7 +354,7 @@ class ClientProcess(SecureSummand):
         """What a change follows from beside its order: with a quorum a site remembers what it heard last only."""
         return self.scale, self.target, self.total_weight
 
-    @remote(caller=SERVER, at_most="num_private_rounds", of="round")
+    @remote(caller=SERVER, only="server_or_aggregator", at_most="num_private_rounds", of="round")
     @in_turn
     async def train_private(self, order: messages.PrivateOrder) -> messages.ClippedChanges | Masked:
         """Let the clients that are wanted train from the server's model; say what changed, clipped and summed."""
@@ -385,7 +402,7 @@ class ClientProcess(SecureSummand):
             said = f"orders {self.name} to clip to {clip_norm:g}, with a share of {bit:g}"
             raise Refused(self.caller, f"{said}; approved: {approved} (client_clip_norm)")
 
-    @remote(caller=SERVER, at_most=lambda config: int(config.is_noised))
+    @remote(caller=SERVER, only="server", at_most=lambda config: int(config.is_noised))
     async def account(self) -> None:
         """Write what was released, and what that guarantees, to the privacy ledger."""
         made = self._line_of(self.num_private, self.num_trained, is_restored=self._is_restored)
@@ -407,7 +424,7 @@ class ClientProcess(SecureSummand):
         rate = privacy.sample_rate(min(self._sizes))
         return privacy.record(self.party, "Change", rate, steps, config.delta, is_restored=is_restored)
 
-    @remote(caller=SERVER, at_most="num_open_rounds", of="round")
+    @remote(caller=SERVER, only="server_or_aggregator", at_most="num_open_rounds", of="round")
     @in_turn
     async def train(self, order: messages.TrainOrder) -> messages.Change | Masked:
         """Let the clients that are wanted train from the server's model; say what changed."""
@@ -427,7 +444,11 @@ class ClientProcess(SecureSummand):
         how = self._training(client, 1)
         return -(-self._sizes[client] // how.batch_size) * how.num_epochs
 
-    @remote(caller=SERVER, at_most=lambda config: 0 if config.secure_aggregation else config.num_measurements)
+    @remote(
+        caller=SERVER,
+        only="server_or_aggregator",
+        at_most=lambda config: 0 if config.secure_aggregation else config.num_measurements,
+    )
     async def measure(self, order: messages.MeasureOrder) -> messages.LocalScores:
         """Measure a model, or each client's own with what is shared of it, on the own validation rows."""
         config, scores = self._config, []
@@ -441,7 +462,7 @@ class ClientProcess(SecureSummand):
         means = algorithm.mean_scores(scores) if len(scores) > 1 else scores[0][1]
         return messages.LocalScores(sum(rows for rows, _ in scores), means)
 
-    @remote(caller=SERVER, at_most=lambda config: config.num_measurements if config.is_personal else 0)
+    @remote(caller=SERVER, only="server", at_most=lambda config: config.num_measurements if config.is_personal else 0)
     async def remember(self) -> None:
         """Keep the clients' own models as they were just measured: the best so far."""
         models = {
@@ -511,7 +532,7 @@ class ClientProcess(SecureSummand):
         """Return how a client trains in a round."""
         return algorithm.local_training(self._config, self._part.task, round, self._steps[client], self._inputs)
 
-    @remote(caller=SERVER, at_most=lambda config: int(config.measures_alone))
+    @remote(caller=SERVER, only="server", at_most=lambda config: int(config.measures_alone))
     async def measure_alone(self) -> messages.Baselines:
         """Train a model on each own client's table alone, of the first ten of the run; say how good it is."""
         task, scores = self._part.task, {}
@@ -610,6 +631,99 @@ class ClientProcess(SecureSummand):
         return bool(generator.random() < self._config.dropout_rate)
 
 
+class Aggregator(Server):
+    """It sends the model to its sites, and the server the sum of what they answer; it keeps nothing of a round."""
+
+    def __init__(self, config: HorizontalConfig, sites: tuple[str, ...]) -> None:
+        self._config = config
+        self.sites: ActorGroup[ClientProcess] = ActorGroup(
+            self,
+            sites,
+            on_loss="drop" if config.on_party_loss == "continue" else "stop",
+            timeout=config.client_timeout,
+            label="sites",
+        )
+
+    @property
+    def server(self) -> str:
+        """Name of the one server."""
+        return SERVER_NAME
+
+    @remote(caller=SERVER, only="server", at_most="num_rounds")
+    async def train(self, group: messages.GroupOrder) -> messages.GroupChange | MaskedSum:
+        """Let sites train from the server's model; say what changed over all of them."""
+        self._check_sites(group.clients)
+        orders = {name: replace(group.order, clients=clients) for name, clients in group.clients.items()}
+        answers = await self._answers(self.sites.ask_each(ordered, orders))
+        work = Work("aggregate", float(group.order.parameters.size * len(answers)))
+        expected = Masked if self._config.secure_aggregation else messages.Change
+        for name, one in answers.items():
+            if not isinstance(one, expected):
+                raise Refused(name, f"answers with a {type(one).__name__}; approved: {expected.__name__}")
+        if self._config.secure_aggregation:
+            if not answers:
+                return MaskedSum((), 0, (0,), np.zeros(0, np.uint32))
+            return await self.compute(added, answers, work=work)
+        changes: dict[str, messages.Change] = answers
+        sizes = group.order.parameters.size, NOTHING.size
+        if isinstance(group.order, messages.TrainOrder):
+            sizes = sizes[0], group.order.control.size
+        for name, change in changes.items():
+            check_change(self._config, name, change, len(group.clients[name]), *sizes)
+        change = await self.compute(algorithm.of_group, list(changes.values()), work=work)
+        return messages.GroupChange(tuple(changes), change)
+
+    @remote(
+        caller=SERVER, only="server", at_most=lambda config: 0 if config.secure_aggregation else config.num_measurements
+    )
+    async def measure(self, group: messages.GroupMeasureOrder) -> messages.GroupScores:
+        """Let sites measure the server's model on their validation rows."""
+        self._check_sites(group.sites)
+        asking = self.sites.ask(lambda site: site.measure(group.order), of=group.sites)
+        return messages.GroupScores(await self._answers(asking))
+
+    async def _answers(self, asking: Awaitable[dict[str, T]]) -> dict[str, T]:
+        """Return the sites' answers; none where all of them are lost or late, and the run goes on without them."""
+        try:
+            return await asking
+        except (PartyLost, CallTimeout) as loss:
+            if self.sites.on_loss == "stop" or loss.party not in self.sites.names:
+                raise
+            _log.warning("%s; no site of %s is left", loss, self.name)
+            return {}
+
+    def _check_sites(self, sites: Iterable[str]) -> None:
+        """Refuse orders for other sites than the approved run gives this aggregator.
+
+        Raises:
+            Refused: naming them.
+        """
+        if others := sorted(set(sites) - set(self.sites.names)):
+            said = f"orders {', '.join(others)} of {self.name}"
+            raise Refused(self.caller, f"{said}; approved: {', '.join(self.sites.names)} (num_aggregators)")
+
+
+def ordered(site: ClientProcess, order: Any) -> Awaitable[Any]:
+    """Let a site do a round's order."""
+    return site.train(order) if isinstance(order, TrainOrder) else site.train_private(order)
+
+
+def check_change(
+    config: HorizontalConfig, sender: str, change: messages.Change, num_wanted: int, size: int, num_controls: int
+) -> None:
+    """Refuse a change of more clients than were wanted, of a weight that is none of theirs, or of another size.
+
+    Raises:
+        Refused: naming the sender.
+    """
+    number, weight = change.num_clients, change.weight
+    is_weight = number <= weight < math.inf if config.counts_samples else weight == number
+    is_whole = change.change.size == size and change.control_change.size == num_controls
+    if (number and not (is_weight and is_whole)) or not 0 <= number <= num_wanted:
+        said = f"sends a change of {number:,} clients, of weight {weight:g} and {change.change.size:,} numbers"
+        raise Refused(sender, f"{said}; wanted: {num_wanted:,} clients, {size:,} numbers")
+
+
 class HorizontalServer(Server):
     """The server: it has the model, and the rows that it is measured on."""
 
@@ -652,6 +766,15 @@ class HorizontalServer(Server):
             on_loss="drop" if config.on_party_loss == "continue" and config.min_sites is None else "stop",
             timeout=config.client_timeout,
             label="sites",
+        )
+        self._groups = groups_of(config, tuple(sites))
+        """The aggregators, each with its sites; none where the server asks each site itself."""
+        self.aggregators: ActorGroup[Aggregator] = ActorGroup(
+            self,
+            tuple(self._groups),
+            on_loss="drop" if config.on_party_loss == "continue" else "stop",
+            timeout=2 * config.client_timeout,
+            label="aggregators",
         )
         self._sums = SecureSums(self, self.sites, fewest=config.min_sites or 0)
         self._first_round: int | None = None
@@ -872,8 +995,8 @@ class HorizontalServer(Server):
         bit = client_dp.bit_share(config, client_dp.expected_clients(config, num_clients))
         wanted = self._wanted(round)
         orders = {
-            name: messages.PrivateOrder(round, tuple(found), self.model.vector, self.clip_norm, bit)
-            for name, found in wanted.items()
+            name: PrivateOrder(round, clients, self.model.vector, self.clip_norm, bit)
+            for name, clients in wanted.items()
         }
         total = await self._noised_sum(round, orders)
         self.num_private += 1
@@ -884,11 +1007,11 @@ class HorizontalServer(Server):
         self.model, self.clip_norm = await self.compute(client_dp.advance, *arguments, work=work)
         return messages.Progress(math.nan, there)
 
-    async def _noised_sum(self, round: int, orders: dict[str, messages.PrivateOrder]) -> algorithm.Doubles:
+    async def _noised_sum(self, round: int, orders: dict[str, PrivateOrder]) -> algorithm.Doubles:
         config, size = self._config, self.model.vector.size + 1
         if config.secure_aggregation:
             await self._sums.prepare(1)
-        parts = await self.sites.ask_each(lambda site, message: site.train_private(message), orders)
+        parts = await self._answers(orders)
         work = Work("aggregate", float(size * len(parts)))
         if config.secure_aggregation:
             point = client_dp.point_of(config, len(self.sites.names), config.clients_per_site)
@@ -918,23 +1041,67 @@ class HorizontalServer(Server):
                 )
             )
 
-    async def _changes(self, orders: dict[str, messages.TrainOrder]) -> list[messages.Change]:
-        """Return the sites' changes; under masks the mean of all of them, as one."""
-        if not self._config.secure_aggregation:
-            answers = await self.sites.ask_each(lambda site, message: site.train(message), orders)
-            self._count_present(answers)
-            changes = {name: one for name, one in answers.items() if isinstance(one, messages.Change)}
+    async def _changes(self, orders: dict[str, TrainOrder]) -> list[messages.Change]:
+        """Return the changes of the sites, or of the aggregators' groups; under masks the mean of all, as one."""
+        config, model = self._config, self.model
+        if config.secure_aggregation:
+            await self._sums.prepare(1)
+        parts = await self._answers(orders)
+        if not config.secure_aggregation:
+            changes = {name: one for name, one in parts.items() if isinstance(one, messages.Change)}
+            groups = {name: one for name, one in parts.items() if isinstance(one, messages.GroupChange)}
+            num_wanted = {name: len(orders[name].clients) for name in changes}
+            for name, one in groups.items():
+                changes[name] = one.change
+                num_wanted[name] = sum(len(orders[site].clients) for site in set(one.members))
             for name, change in changes.items():
-                self._check_change(name, change, len(orders[name].clients))
+                check_change(config, name, change, num_wanted[name], model.vector.size, model.control.size)
             return [change for change in changes.values() if change.num_clients]
-        await self._sums.prepare(1)
-        parts = await self.sites.ask_each(lambda site, message: site.train(message), orders)
-        point = FixedPoint(limit=self._config.secure_range, num_clients=len(self.sites.names))
-        work = Work("aggregate", float(self.model.vector.size * len(parts)))
+        point = FixedPoint(limit=config.secure_range, num_clients=len(self.sites.names))
+        work = Work("aggregate", float(model.vector.size * len(orders)))
         total = await self._total(parts, point, work)
-        check_fits(float(total[-1]), point, "a change", self._config.at(self.facts["inputs"]).step_size)
-        found = algorithm.mean_of_summands(total, self._config.secure_range)
+        check_fits(float(total[-1]), point, "a change", config.at(self.facts["inputs"]).step_size)
+        found = algorithm.mean_of_summands(total, config.secure_range)
         return [found] if found.num_clients else []
+
+    async def _answers(self, orders: Mapping[str, TrainOrder] | Mapping[str, PrivateOrder]) -> dict[str, Any]:
+        """Return what each site answers to its order; or each aggregator, for its sites."""
+        if not self._groups:
+            answers: dict[str, Any] = await self.sites.ask_each(ordered, orders)
+            if not self._config.secure_aggregation:
+                self._count_present(answers)
+            return answers
+        groups = {}
+        for name, sites in self._groups.items():
+            if clients := {site: orders[site].clients for site in sites if site in orders}:
+                groups[name] = messages.GroupOrder(replace(orders[next(iter(clients))], clients=()), clients)
+        found = await self.aggregators.ask_each(lambda one, group: one.train(group), groups)
+        self._leave_absent({name: one.members for name, one in found.items()}, orders)
+        return {name: one for name, one in found.items() if one.members}
+
+    def _leave_absent(self, members: Mapping[str, Iterable[str]], asked: Iterable[str]) -> None:
+        """Go on without the sites that gave no answer, be it that their aggregator is lost.
+
+        Args:
+            members: sites whose answers an aggregator passes on.
+            asked: all sites that were asked.
+
+        Raises:
+            Refused: an aggregator passes on what it was not asked for.
+            PartyLost: no site is left.
+        """
+        asked = list(asked)
+        for name, sites in members.items():
+            if others := sorted(set(sites) - set(asked).intersection(self._groups[name])):
+                raise Refused(name, f"passes on answers of {', '.join(map(shown, others))}, which were not asked of it")
+        there = {site for sites in members.values() for site in sites}
+        for name in [name for name in asked if name not in there]:
+            _log.warning("%s gave no answer, or its aggregator is lost; the run goes on without it", name)
+            self.sites.leave(name)
+        if len(self.sites.members) < (fewest := self._config.fewest_sites(len(self.sites.names))):
+            gone = [name for name, sites in self._groups.items() if name not in members and set(sites) & set(asked)]
+            lost = (gone or [name for name in asked if name not in there])[0]
+            raise PartyLost(lost, f"it was lost, and {len(self.sites.members)} sites are left: a round needs {fewest}")
 
     def known_sizes(self, message: Any, sender: str) -> dict[str, int]:
         """Return how many numbers of the model travel, and how many sums of columns."""
@@ -942,21 +1109,6 @@ class HorizontalServer(Server):
         controls = size if self._config.algorithm == "scaffold" else 0
         sizes = {"clipped changes": size + 1, "sums of columns": self._num_columns}
         return {"shared parameters": size, "controls": controls, **sizes}
-
-    def _check_change(self, site: str, change: messages.Change, num_wanted: int) -> None:
-        """Refuse a change of more clients than were wanted, or of a weight that is none of theirs.
-
-        Raises:
-            Refused: naming the site.
-        """
-        number, weight = change.num_clients, change.weight
-        is_weight = number <= weight < math.inf if self._config.counts_samples else weight == number
-        is_whole = (
-            change.change.size == self.model.vector.size and change.control_change.size == self.model.control.size
-        )
-        if (number and not (is_weight and is_whole)) or not 0 <= number <= num_wanted:
-            said = f"sends a change of {number:,} clients, of weight {weight:g} and {change.change.size:,} numbers"
-            raise Refused(site, f"{said}; wanted: {num_wanted:,} clients, {self.model.vector.size:,} numbers")
 
     async def _total(self, parts: Mapping[str, Any], point: FixedPoint, work: Work) -> algorithm.Doubles:
         """Return the sum of the sites' parts of a round."""
@@ -974,15 +1126,15 @@ class HorizontalServer(Server):
             raise TooFewLeft(f"{len(answers)} sites answered in time, too few: {fewest} are needed (min_sites)")
         self._present = tuple(answers)
 
-    def _orders(self, round: int) -> dict[str, messages.TrainOrder]:
+    def _orders(self, round: int) -> dict[str, TrainOrder]:
         """Return a round's order for each site that has some of its clients."""
         model = self.model
         return {
-            name: messages.TrainOrder(round, tuple(found), model.vector, model.control)
-            for name, found in self._wanted(round).items()
+            name: TrainOrder(round, clients, model.vector, model.control)
+            for name, clients in self._wanted(round).items()
         }
 
-    def _wanted(self, round: int) -> dict[str, list[int]]:
+    def _wanted(self, round: int) -> dict[str, tuple[int, ...]]:
         """Draw the clients of a round, by site."""
         # with a quorum all are drawn from, so that a site can tell whether it is wanted
         names = self.sites.members if self._config.min_sites is None else self.sites.names
@@ -997,7 +1149,7 @@ class HorizontalServer(Server):
             wanted.setdefault(name, []).append(client)
         if self._config.secure_aggregation:  # who is not wanted adds zeros
             wanted = {name: wanted.get(name, []) for name in self.sites.members}
-        return wanted
+        return {name: tuple(clients) for name, clients in wanted.items()}
 
     @remote(caller=DRIVER, at_most=lambda config: config.num_measurements + 1)
     async def measure(self, order: messages.RoundOrder) -> messages.Scores:
@@ -1011,7 +1163,7 @@ class HorizontalServer(Server):
     @remote(caller=DRIVER, at_most="num_measurements")
     async def validate(self, order: messages.RoundOrder) -> messages.Scores:
         """Let the clients measure the model on their own validation rows; return the means over their rows."""
-        found = await self.sites.ask(lambda site: site.measure(messages.MeasureOrder(self.model.vector)))
+        found = await self._scores(messages.MeasureOrder(self.model.vector))
         for name, one in found.items():
             wrong = next((key for key in one.metrics if not self._is_metric(key)), None)
             if wrong is not None or one.num_rows < 1:
@@ -1019,6 +1171,17 @@ class HorizontalServer(Server):
                 raise Refused(name, f"sends {what}, which is none of this run's")
         means = algorithm.mean_scores([(one.num_rows, one.metrics) for one in found.values()])
         return messages.Scores(means, clients={name: one.metrics for name, one in found.items()})
+
+    async def _scores(self, order: messages.MeasureOrder) -> dict[str, messages.LocalScores]:
+        """Return each site's scores, by way of the aggregators where there are some."""
+        if not self._groups:
+            return await self.sites.ask(lambda site: site.measure(order))
+        members = set(self.sites.members)
+        groups = {name: tuple(site for site in sites if site in members) for name, sites in self._groups.items()}
+        orders = {name: messages.GroupMeasureOrder(order, sites) for name, sites in groups.items() if sites}
+        found = await self.aggregators.ask_each(lambda one, group: one.measure(group), orders)
+        self._leave_absent({name: one.scores for name, one in found.items()}, self.sites.members)
+        return {name: one for group in found.values() for name, one in group.scores.items()}
 
     def _is_metric(self, name: str) -> bool:
         """Say whether a metric of that name is measured: a user's own are called by words."""

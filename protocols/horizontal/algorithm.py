@@ -301,6 +301,30 @@ def participants(present: Sequence[int], per_round: int | None, generator: np.ra
     return sorted(generator.choice(np.asarray(present), per_round, replace=False).tolist())
 
 
+def of_group(changes: Sequence[Change]) -> Change:
+    """Return sites' answers as one site with all their clients sends them, in the precision of the changes."""
+    whole = combined(changes)
+    if not whole.num_clients:
+        return whole
+    dtype = next(one.change.dtype for one in changes if one.num_clients)
+    return replace(whole, change=whole.change.astype(dtype), control_change=whole.control_change.astype(dtype))
+
+
+def combined(changes: Sequence[Change]) -> Change:
+    """Return sites' answers as one: means by weight, sums of controls; in double precision."""
+    found = [one for one in changes if one.num_clients]
+    if not found:
+        return Change(0, 0.0, 0.0, NOTHING, NOTHING)
+    weight = sum(one.weight for one in found)
+    change_P: Doubles = np.zeros(found[0].change.shape)
+    moved_P: Doubles = np.zeros(found[0].control_change.shape)
+    for one in found:
+        change_P += one.weight / weight * one.change
+        moved_P += one.control_change
+    loss = sum(one.weight * one.loss for one in found) / weight
+    return Change(sum(one.num_clients for one in found), weight, loss, change_P, moved_P)
+
+
 def advance(
     config: HorizontalConfig,
     spec: ModelSpec,
@@ -325,17 +349,13 @@ def advance(
         made.vector = np.asarray(state.pop(MODEL)).astype(model.vector.dtype)
         made.kept = state
         return made
-    weight = sum(one.weight for one in changes)
-    change_P: Doubles = np.zeros(model.vector.shape)
-    moved_P: Doubles = np.zeros(model.control.shape)
-    for one in changes:
-        change_P += one.weight / weight * one.change
-        moved_P += one.control_change
+    whole = combined(changes)
+    change_P: Doubles = whole.change.astype(np.float64, copy=False)
     if config.aggregation != "mean":
         change_P = robust_mean(config, [one.change for one in changes])
     made = replace(model)
     made.follow(config, change_P, shared(spec, config.local_parameters, statistics_mask(spec)))
-    made.control = (model.control + moved_P / num_clients).astype(model.control.dtype)
+    made.control = (model.control + whole.control_change / num_clients).astype(model.control.dtype)
     return made
 
 

@@ -161,6 +161,9 @@ class HorizontalConfig(UserCode, StepSettings):
     """Number of clients of a named data set; `none` is ten. Your own files state their clients."""
     clients_per_site: int = Field(default=1, ge=1)
     """Clients per process, for many small clients of one organisation or of a simulation."""
+    num_aggregators: int = Field(default=0, ge=0)
+    """A tree for many sites: aggregators between server and sites. Each sends the model to its share of the sites, adds
+    up their changes and sends the server one. 0: the server does so with each site itself."""
     clients_per_round: int | None = Field(default=None, ge=1)
     """Clients drawn for a round, without replacement; `none` takes all available ones."""
     dropout_rate: float = Field(default=0.0, ge=0, lt=1)
@@ -272,6 +275,7 @@ class HorizontalConfig(UserCode, StepSettings):
                 "its controls are the mean gradients of plain steps"
             )
         self._check_aggregation()
+        self._check_aggregators()
         self._check_personal()
         if self.precision == "bf16" and self.float64:
             raise ValueError("precision: bf16 is not allowed with float64")
@@ -321,6 +325,26 @@ class HorizontalConfig(UserCode, StepSettings):
                 raise ValueError(f"{stated} server_learning_rate: a function is the server's whole step")
         elif self.weighting == "samples":
             raise ValueError(f"{stated} weighting=samples: sites count alike")
+
+    def _check_aggregators(self) -> None:
+        if not self.num_aggregators:
+            return
+        if self.aggregation != "mean":
+            raise ValueError(
+                f"num_aggregators: {self.num_aggregators} is not allowed with aggregation={self.aggregation}, which "
+                "needs each site's change: aggregators pass on sums"
+            )
+        if self.min_sites is not None:
+            raise ValueError(
+                f"num_aggregators: {self.num_aggregators} is not allowed with min_sites: a site that was lost returns "
+                "to the server itself"
+            )
+        if self.client_clip_norm is not None and not self.secure_aggregation:
+            raise ValueError(
+                f"num_aggregators: {self.num_aggregators} is not allowed with client_clip_norm without "
+                "secure_aggregation: changes have no noise yet when an aggregator reads them; add "
+                "secure_aggregation=true"
+            )
 
     def _check_personal(self) -> None:
         if self.algorithm == "fedrep" and not self.local_parameters:

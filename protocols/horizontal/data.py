@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -125,6 +127,13 @@ def sites_of(config: HorizontalConfig, data: HorizontalData) -> dict[str, range]
     dealt = [range(first, min(first + size, data.num_clients)) for first in firsts]
     names = data.parties or tuple(f"{'client' if size == 1 else 'site'}-{index}" for index in range(len(dealt)))
     return dict(zip(names, dealt, strict=True))
+
+
+def groups_of(config: HorizontalConfig, sites: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return the aggregators, each with its sites: neighbours, in groups that differ by one site at most."""
+    count = config.num_aggregators
+    ends = [len(sites) * number // count for number in range(count + 1)] if count else []
+    return {f"aggregator-{n}": tuple(sites[begin:end]) for n, (begin, end) in enumerate(itertools.pairwise(ends))}
 
 
 def model_spec(

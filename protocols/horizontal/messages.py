@@ -2,7 +2,8 @@
 
 Shapes: P parameters of the model that travel: what `local_parameters` names, and Ditto's own models, never leave their
 client. What a change of a model reveals of the rows behind it (membership, inversion) holds
-for every `Change`; over a site with several clients it is their mean. No message carries a row.
+for every `Change`; over a site with several clients, or an aggregator's sites, it is their mean. No message carries a
+row.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from fedactors.messages.codec import message
 from fedactors.messages.fields import Dimensions
 from fedactors.protocols.horizontal.config import BY_ROWS, HorizontalConfig
 from fedactors.secure_sums.actors import MESSAGES
+from fedactors.secure_sums.messages import MaskedSum
 
 Floats = NDArray[np.floating[Any]]
 
@@ -125,6 +127,22 @@ class ClippedChanges:
     values: Annotated[NDArray[np.float64], Dimensions("clipped changes")]
 
 
+@message(reveals="what is ordered of an aggregator's sites, and which clients of each of them are wanted")
+class GroupOrder:
+    """What an aggregator orders of each of its sites that is named; the order has no clients itself."""
+
+    order: TrainOrder | PrivateOrder
+    clients: dict[str, tuple[int, ...]]
+
+
+@message(reveals="the mean change of several sites' clients, their mean loss and total weight, and who answered")
+class GroupChange:
+    """As one site with all these clients would send it."""
+
+    members: tuple[str, ...]
+    change: Change
+
+
 @message(reveals="the server's model")
 class MeasureOrder:
     """Measure this model (P) on the validation rows of a site's clients."""
@@ -140,6 +158,21 @@ class LocalScores:
 
     num_rows: int
     metrics: dict[str, float]
+
+
+@message(reveals="the server's model, and which of an aggregator's sites are to measure it")
+class GroupMeasureOrder:
+    """What an aggregator orders of each of these sites."""
+
+    order: MeasureOrder
+    sites: tuple[str, ...]
+
+
+@message(reveals="what each of an aggregator's sites says of the model, or of its clients' own models")
+class GroupScores:
+    """By site, of those that answered."""
+
+    scores: dict[str, LocalScores]
 
 
 @message(
@@ -220,10 +253,16 @@ class Scores:
 def sent(config: HorizontalConfig) -> tuple[type, ...]:
     """Return the messages that a run sends."""
     quorum = (LastRound, SiteStatus, Attendance) if config.min_sites is not None else ()
+    groups: tuple[type, ...] = ()
+    if config.num_aggregators:
+        groups = (
+            GroupOrder,
+            *((MaskedSum,) if config.secure_aggregation else (GroupChange, GroupMeasureOrder, GroupScores)),
+        )
     if config.is_private:
         summed = MESSAGES if config.secure_aggregation else (ClippedChanges,)
-        return (Introduction, PrivateOrder, *summed, RoundOrder, Federation, Progress, Scores, *quorum)
-    parts = (TotalWeight, *MESSAGES) if config.secure_aggregation else (Change,)
+        return (Introduction, PrivateOrder, *summed, *groups, RoundOrder, Federation, Progress, Scores, *quorum)
+    parts = (TotalWeight, *MESSAGES, *groups) if config.secure_aggregation else (Change, *groups)
     local = () if config.secure_aggregation else (MeasureOrder, LocalScores)
     scale = (ColumnMeans, ColumnScale, *(() if config.secure_aggregation else (ColumnSums,)))
     if not config.measures_columns:
@@ -234,9 +273,11 @@ def sent(config: HorizontalConfig) -> tuple[type, ...]:
 
 def protections(config: HorizontalConfig) -> tuple[Protection, ...]:
     """Return which protection is on."""
-    summed = (
-        "the server reads the sum over all sites only" if config.secure_aggregation else "each site's change is read"
-    )
+    summed = "each site's change is read"
+    if config.num_aggregators:
+        summed = "each site's change is read by its aggregator, which passes on the mean of its sites to the server"
+    if config.secure_aggregation:
+        summed = "the server reads the sum over all sites only"
     whose = "over all sites only" if config.secure_aggregation else "of each site"
     scaled = (
         f"of tables of your own the server reads the number of rows and sums of columns {whose}; of a regression sums "

@@ -1,5 +1,7 @@
 """What attackers see of a run, the model and what each site makes of it, or their sum; and neighbours for a replay.
 
+With aggregators it is they who see what each site makes of the model; the audit takes it that all of them attack.
+
 A neighbour has the rows of another client in place of one client's, or with `record_clip_norm` one row otherwise: its
 features another row's, zeros or large, and another label.
 """

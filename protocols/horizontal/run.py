@@ -14,16 +14,16 @@ from fedactors.errors import BadInput
 from fedactors.learning.many_clients import rows_on
 from fedactors.learning.metrics import HEADLINES, LOCAL_BASELINE, Split, gain_note, of_split
 from fedactors.privacy.accounting import budgets
-from fedactors.protocols.horizontal.actors import ClientProcess, HorizontalServer
+from fedactors.protocols.horizontal.actors import SERVER_NAME, Aggregator, ClientProcess, HorizontalServer
 from fedactors.protocols.horizontal.config import HorizontalConfig
-from fedactors.protocols.horizontal.data import sites_of
+from fedactors.protocols.horizontal.data import groups_of, sites_of
 from fedactors.protocols.horizontal.messages import Progress, RoundOrder, Scores, SiteStatus
 from fedactors.runs.metrics import RunResult
 from fedactors.runtime.interface import Costs, Runtime
 from fedactors.runtime.rounds import Remedy, Rounds, RunState, Watch
 from fedactors.secure_sums.primitives import FEWEST
 
-SERVER = "server"
+SERVER = SERVER_NAME
 
 
 @dataclass
@@ -60,6 +60,11 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
         )
     if (config.min_sites or 0) > len(sites):
         raise BadInput(f"min_sites: {config.min_sites} is not allowed: there are {len(sites)} sites")
+    if config.num_aggregators > len(sites):
+        raise BadInput(
+            f"num_aggregators: {config.num_aggregators} is not allowed: there are {len(sites)} sites, and each "
+            "aggregator needs one"
+        )
     most = max(map(len, sites.values()))
     if config.secure_aggregation and config.clients_per_round and config.clients_per_round <= (FEWEST - 1) * most:
         raise BadInput(
@@ -72,6 +77,17 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
         arguments = (config, data.part(clients), clients[0], runtime.seed, tuple(sites))
         runtime.spawn(ClientProcess, name, *arguments, resources=resources, process=processes[name])
     sizes = {name: len(clients) for name, clients in sites.items()}
+    groups = groups_of(config, tuple(sites))
+    processes = runtime.shared_processes(list(groups))
+    beside = [name for name in groups if (site := runtime.site_of(name)) and site == runtime.site_of(SERVER)]
+    if beside:
+        raise BadInput(
+            f"num_aggregators: {config.num_aggregators} is not allowed while {', '.join(beside)} is at the server's "
+            f"site, {runtime.site_of(SERVER)}, whose link it would not relieve: let other sites host them, fedactors "
+            f"federation admit FOLDER REQUEST --renew --host {beside[0]}"
+        )
+    for name, group in groups.items():
+        runtime.spawn(Aggregator, name, config, group, process=processes[name])
     handle = runtime.spawn(
         HorizontalServer, SERVER, config, data.part(test=True), sizes, runtime.seed, resources=resources
     )
@@ -252,7 +268,8 @@ async def measure(server: ActorGroup[HorizontalServer], order: RoundOrder, *, by
 
 def actors(config: HorizontalConfig) -> dict[str, type[Actor]]:
     """Return the kinds of actors of a run, for `fedactors inspect`."""
-    return {"sites": ClientProcess, "server": HorizontalServer}
+    between: dict[str, type[Actor]] = {"aggregators": Aggregator} if config.num_aggregators else {}
+    return {"sites": ClientProcess, **between, "server": HorizontalServer}
 
 
 def default_costs() -> Costs:

@@ -112,7 +112,7 @@ RAISED: dict[str, dict[str, str]] = {
     },
     "fedactors/secure_sums/protocol.py": {
         CALLER: "SecureSumClient.__init__ SecureSumClient._refuse",
-        ELSEWHERE: "SecureSumServer.arrived SecureSumServer.confirmations unmasked_sum _secret",
+        ELSEWHERE: "SecureSumServer.arrived SecureSumServer.confirmations unmasked_sum _check_alike _secret",
     },
     "fedactors/serving/parts.py": {AFTER: "Part.network Part._module Part.preprocess Part.ids read_part"},
     "fedactors/serving/predictions.py": {
@@ -150,8 +150,9 @@ RAISED: dict[str, dict[str, str]] = {
         CALLER: "ClientProcess.sum_columns ClientProcess._check_no_return ClientProcess.take_scale "
         "ClientProcess._check_scale ClientProcess.weigh ClientProcess.take_weight ClientProcess._check_clip "
         "ClientProcess._check_wanted",
-        ELSEWHERE: "HorizontalServer._gather HorizontalServer.prepare HorizontalServer._check_change "
-        "HorizontalServer._count_present HorizontalServer.validate HorizontalServer.measure_alone",
+        ELSEWHERE: "HorizontalServer._gather HorizontalServer.prepare HorizontalServer._leave_absent check_change "
+        "HorizontalServer._count_present HorizontalServer.validate HorizontalServer.measure_alone "
+        "Aggregator.train Aggregator._check_sites",
     },
     "protocols/horizontal/serving.py": {EARLY: "make_part personal_parts", AFTER: "part"},
     "protocols/mtcd/actors.py": {
@@ -312,7 +313,10 @@ RUNS: list[tuple[str, dict[str, Any]]] = [
 """Runs under masks or noise, of each protocol and its baselines that have them."""
 IN_SUMS = {"Masked", "SealedShares", "SumKeys", "Confirmation", "Unmasking", "IdentityShare"}
 """What `fedactors.secure_sums` sends: uniform words, keys, shares and signatures."""
-NO_ORGANISATION_OF_ROWS = {"server", "the run's driver", "its adder only", "its joiners only", "auditor", "broker"}
+NO_ORGANISATION_OF_ROWS = {
+    "server", "the run's driver", "its server only", "its server or aggregator only", "its adder only",
+    "its joiners only", "auditor", "broker",
+}  # fmt: skip
 
 BEFORE = "leaves before any model is there: of ids, keys, columns, labels and settings"
 ORDER = "says which work is done, in numbers that the settings and the seed bound"

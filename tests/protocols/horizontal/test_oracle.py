@@ -107,8 +107,9 @@ def start_of(config):
         {"clients_per_site": 1},
         {"clients_per_site": 6, "together": True},
         {"clients_per_site": 4, "together": False, "clients_per_round": 3},
+        {"num_aggregators": 2, "clients_per_round": 5},
     ],
-    ids=["each client alone", "all together", "sampled, one after the other"],
+    ids=["each client alone", "all together", "sampled, one after the other", "over two aggregators"],
 )
 def test_a_method_is_that_of_its_paper(algorithm, setting):
     config = changed(algorithm=algorithm, learning_rate=0.02, proximal=0.3, **setting)
