@@ -419,7 +419,7 @@ async def close_stream(writer: asyncio.StreamWriter) -> None:
 
 WINDOW_BYTES = 8 * 1024 * 1024
 """That are kept at most, beside one piece, for a side that does not say that it took them."""
-ACKNOWLEDGED_BYTES = 256 * 1024
+ACKNOWLEDGED_BYTES = 1024 * 1024
 """After so many the other side is told that they were taken."""
 _BUFFER_BYTES = 256 * 1024
 """That are taken at once."""
@@ -576,19 +576,23 @@ class _Wire(asyncio.BufferedProtocol):
         protocol = getattr(self.transport, "_ssl_protocol", None)
         if protocol is None:
             return
-        kind, num_bytes = type(protocol), 0
+        kind, num_bytes, num_carried = type(protocol), 0, 0
 
         def counted(more: int) -> None:
-            nonlocal num_bytes
-            num_bytes += more
+            nonlocal num_bytes, num_carried
+            num_bytes, before = num_bytes + more, self._num_bytes
             kind.buffer_updated(protocol, more)
+            num_carried = self._num_bytes - before
             if (stream := self._stream) is not None:
                 num_records = stream.num_pieces - pieces_before + self._num_bytes // _AGAIN_BYTES
-                if num_bytes - self._num_bytes > _BESIDE_BYTES + num_records * _RECORD_BYTES:
+                # what is not decrypted yet may carry anything
+                num_beside = num_bytes - protocol._incoming.pending - self._num_bytes
+                if num_beside > _BESIDE_BYTES + num_records * _RECORD_BYTES:
                     stream._empty_records(self)
 
         protocol.buffer_updated = counted
-        protocol.get_buffer = lambda hint: kind.get_buffer(protocol, hint)[:_BESIDE_BYTES]
+        # what carries nothing may take a millisecond for each KiB: more is read at once after bytes that carried as much
+        protocol.get_buffer = lambda hint: kind.get_buffer(protocol, hint)[: _BESIDE_BYTES + num_carried]
 
     def write(self, data: bytes | memoryview) -> None:
         """Write, if the connection lives and the other side listens already; else it is kept and will be."""

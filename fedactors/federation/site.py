@@ -100,6 +100,7 @@ from fedactors.federation.site_code import take_code, why_not_allowed
 from fedactors.federation.site_folder import OF_MACHINE, SiteFolder, open_to_others, to_tell
 from fedactors.federation.site_run import CALLS, PAYLOADS, SiteRun, memory_of, shares_process
 from fedactors.plugins import Protocol
+from fedactors.runtime.compute import keep_freed_memory
 from fedactors.runtime.failures import errors_for, kind_of, lasting, refused_for, unforeseen
 from fedactors.validation import first_line, one_line, shown
 
@@ -188,6 +189,7 @@ class SiteProcess:
         connections = MOST + len(folder.federation.members) * links
         # a WebSocket has two ends of a pair of sockets beside its own
         allow_files(connections * (3 if folder.carrier == "websocket" else 1) + OTHER_FILES)
+        keep_freed_memory()
         queue = last_queue(folder)
         self._operations.begin()
         self._usage.submit(int)

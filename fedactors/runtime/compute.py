@@ -27,6 +27,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import contextvars
+import ctypes
 import itertools
 import math
 import mmap
@@ -502,6 +503,25 @@ def one_torch_thread() -> None:
     import torch  # noqa: F401
 
     one_thread()
+
+
+_KEPT_BYTES, _MAPPED_BYTES = 32 * 1024 * 1024, 16 * 1024 * 1024
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep some memory that is freed, where that is glibc and the environment does not tune it.
+
+    Messages and payloads of some 100 kB otherwise take memory of the system and give it back, one after the other; each
+    page of it is a fault, which costs more than to encrypt the page.
+    """
+    if any(name in os.environ for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")):
+        return
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # another library has no `mallopt`
+        library = ctypes.CDLL(None)
+        library.malloc_trim(0)
+        library.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        library.mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
 
 
 def end_with_owner(*folders: str) -> None:

@@ -36,6 +36,7 @@ from fedactors.federation.large_messages import (
 )
 from fedactors.federation.session import (
     BEGIN,
+    HEAD,
     PART,
     PIECE_BYTES,
     REPLY,
@@ -140,6 +141,33 @@ def test_a_large_message_and_a_large_reply_arrive_whole_as_read_only_views_and_l
         await no_files()
         assert [*lost, *store.why] == []
         assert (len(link._outbox), len(link._arriving)) == (0, 0)
+
+    with_store(pair, work)
+
+
+def test_what_carries_much_is_read_in_large_blocks_and_seldom_acknowledged(pair: World) -> None:
+    """Each read and each acknowledgement wakes a process; who sends little is read little of at once."""
+
+    async def work(store: Store, link: Connection, lost: list[str]) -> None:
+        (end,) = store.links.values()
+        assert end.stream._wire is not None
+        tls = end.stream._wire.transport._ssl_protocol
+        reads, take = [], tls.buffer_updated
+
+        def read(num_bytes: int) -> None:
+            reads.append(num_bytes)
+            take(num_bytes)
+
+        tls.buffer_updated = read
+        sent, said = noise(MIB), end.traffic.sent
+        for _ in range(8):
+            await link.request(encode_parts(("a", sent, 1)), "a call")
+        assert all(np.array_equal(array, sent) for _, array in store.given)
+        assert max(reads) > 128 * 1024, sorted(reads)
+        assert end.traffic.sent - said < 8 * (256 + 2 * (HEAD.size + TAKEN.size)), "a reply and an acknowledgement a MiB"
+        await link.request(encode_parts(("b", noise(1), 1)), "a call")
+        assert len(tls.get_buffer(-1)) < 66 * 1024
+        assert [*lost, *store.why] == []
 
     with_store(pair, work)
 

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,28 @@ def test_lines_are_json_and_a_process_that_is_gone_is_seen(
         process.send_signal(signal.SIGKILL)
         process.wait(10)
         assert status(world, SHOP, capsys, code=3)["state"] == "stopped"
+    finally:
+        process.kill()
+        process.wait(10)
+        process.stdout.close()  # type: ignore[union-attr]
+
+
+def test_a_site_takes_what_arrives_into_memory_that_it_has_had_before(
+    tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A check sends 16 MiB in one connection: in memory that the system gives anew each page of them is a fault."""
+    world = World(tmp_path_factory.mktemp("faults"))
+    words = [sys.executable, "-u", "-m", "fedactors", "site", "start", "--folder", str(world.path / SHOP)]
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=env)
+    try:
+        assert process.stdout is not None
+        assert "listens at" in process.stdout.readline()
+        faults = []
+        for _ in range(4):
+            assert main(["site", "check", "--folder", str(world.path / BANK)]) == 0, capsys.readouterr().out
+            faults.append(int(Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2].split()[7]))
+        assert min(after - before for before, after in pairwise(faults)) < 16 * 256, faults
     finally:
         process.kill()
         process.wait(10)

@@ -2,6 +2,9 @@
 
 import gc
 import os
+import subprocess
+import sys
+import textwrap
 
 import numpy as np
 import pytest
@@ -62,3 +65,30 @@ def test_a_pool_gives_what_the_function_gives_here():
     assert len(os.listdir(folder)) == 1
     pool.close()
     assert not os.path.exists(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "confstr") or "CS_GNU_LIBC_VERSION" not in os.confstr_names, reason="not glibc")
+@pytest.mark.parametrize("tuned", [None, "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"])
+def test_memory_that_is_freed_is_used_again_unless_the_environment_tunes_it(tuned):
+    """A page that the system gives anew is a fault; 64 KiB to 1 MiB are what messages and payloads have."""
+    said = """
+        import resource
+        from fedactors.runtime.compute import keep_freed_memory
+
+        def faults():
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            for _ in range(50):
+                held = [bytes([1]) * size for size in (1 << 16, 693_000, 1 << 20) for _ in range(4)]
+                del held
+            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+        faults(), keep_freed_memory(), faults()
+        print(faults())
+    """
+    given = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    env = given | ({} if tuned is None else {tuned: "glibc.malloc.perturb=0" if "GLIBC" in tuned else "131072"})
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(said)], env=env, capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) < 500 if tuned is None else int(done.stdout) > 20_000, done.stdout

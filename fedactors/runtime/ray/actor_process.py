@@ -46,7 +46,7 @@ from fedactors.runs.party_states import PartyStates
 from fedactors.runs.storage import make_folder
 from fedactors.runtime import calls, snapshots
 from fedactors.runtime.calls import CallPath
-from fedactors.runtime.compute import HostedContext, WallClock
+from fedactors.runtime.compute import HostedContext, WallClock, keep_freed_memory
 from fedactors.runtime.failures import ERROR_ROW, UnawaitedCall, encode_error
 from fedactors.runtime.interface import ActorSpec, CostModel
 from fedactors.runtime.ray.transport import (
@@ -564,6 +564,7 @@ class ActorProcess:
         # modules and data live as long as the run: the collector of garbage need not look at them again
         gc.collect()
         gc.freeze()
+        keep_freed_memory()
         self._life = Life.OPEN
         return await self._of_all(lambda _, actor: actor.open())
 
