@@ -18,6 +18,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -58,10 +59,13 @@ ATTEMPTS = 3
 """To go on from a run: on a machine that is busy a site may be found away without any fault."""
 ROUNDS, MANY_ROUNDS = 20, 200
 """The latter where the run goes on without a site, which comes back before the end."""
-REFERENCES = 8
+REFERENCES = 5
 """Undisturbed runs, of which the metrics of one more are to be expected."""
 BUDGET, ANNOUNCED = 1e6, 900.0
 """Epsilon of each site for all runs, and for one."""
+DOCS = Path(__file__).parents[2] / "docs"
+ROWS, PAGE = DOCS / "results" / "data" / "faults_of_sites.json", DOCS / "explanation" / "sites-security.md"
+MARK = re.compile(r"(<!-- faults between sites -->\n).*?(<!-- end -->)", re.DOTALL)
 CLOCKS = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
 """Debian's package libfaketime."""
 
@@ -261,6 +265,17 @@ def rounds(run: Path) -> int:
     return len((run / "metrics" / "round_metrics.jsonl").read_text().splitlines())
 
 
+@dataclass(frozen=True)
+class Undisturbed:
+    """What runs without a fault came to; worked out once for all that train with the same noise."""
+
+    metrics: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """By protocol, the last line of each run."""
+    charges: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By protocol and site, the epsilon of a run."""
+    locks: dict[str, Any] = field(default_factory=lambda: {name: threading.RLock() for name in SUBJECTS})
+
+
 class Campaign:
     """One fault after another on the same sites.
 
@@ -268,14 +283,14 @@ class Campaign:
         sites: of all trials.
         seed: of what is drawn.
         noise: whether runs add noise, and take of their sites' budgets.
+        known: shared with other campaigns of the same noise.
     """
 
-    def __init__(self, sites: Sites, seed: int, *, noise: bool) -> None:
+    def __init__(self, sites: Sites, seed: int, *, noise: bool, known: Undisturbed | None = None) -> None:
         self.sites, self._random, self._noise = sites, random.Random(f"{seed} {noise}"), noise
+        self._known = known or Undisturbed()
         self._person = Person(sites)
         self._extra = {"nebulafl": catalogue(sites)}
-        self._references: dict[str, list[dict[str, Any]]] = {}
-        self._charges: dict[str, dict[str, float]] = {}
 
     def stop(self) -> None:
         self._person.stop()
@@ -431,31 +446,31 @@ class Campaign:
         expected = self.references(trial.protocol)
         if self._noise or subject.follows_clock:
             return outside(found["metrics"], [one["metrics"] for one in expected])
-        return difference(found, per_round, expected[0], rounds_of(expected[0]["run"]))
+        return difference(found, per_round, expected[0], expected[0]["per_round"])
 
     def references(self, name: str) -> list[dict[str, Any]]:
         """Return the last lines of undisturbed runs: simulated, or between these sites where they follow the clock."""
-        if name not in self._references:
+        known = self._known
+        with known.locks[name]:
+            if name in known.metrics:
+                return known.metrics[name]
             subject, protocol = SUBJECTS[name], name.partition(" ")[0]
             if subject.follows_clock:
                 found = [self.undisturbed(name) for _ in range(REFERENCES // 2)]
             else:
                 seeds = "7" if not self._noise else ",".join(map(str, range(REFERENCES)))
                 words = ["run", protocol, "--runtime", "simulated", "--seeds", seeds, "--format", "json", "--quiet"]
-                words += [
-                    "--data",
-                    str(parties_file(self.sites, protocol)),
-                    "--out",
-                    str(self.sites.path / "simulated"),
-                ]
+                words += ["--data", str(parties_file(self.sites, protocol))]
                 words = [sys.executable, "-m", "fedactors", *words, *self.words(name)]
                 words += ["--out", str(self.sites.path / "simulated")]
                 done = subprocess.run(words, env=self.sites.env, capture_output=True, text=True, check=False)
                 assert done.returncode == 0, done.stderr[-2000:]
                 last = json.loads(done.stdout.splitlines()[-1])
                 found = last["runs"] if "runs" in last else [last]
-            self._references[name] = found
-        return self._references[name]
+            for one in found:  # its folder is of one lane
+                one["per_round"] = rounds_of(one["run"])
+            known.metrics[name] = found
+            return found
 
     def undisturbed(self, name: str) -> dict[str, Any]:
         """Return the last line of a run between the sites, and note what it took of their budgets."""
@@ -464,7 +479,7 @@ class Campaign:
         out, err = driver.communicate(timeout=4 * LIMIT)
         assert driver.returncode == 0, err[-2000:]
         assert self.sites.are_free()
-        self._charges[name] = {one: charged(self.sites.audit(one)[count:]) for one, count in before.items()}
+        self._known.charges[name] = {one: charged(self.sites.audit(one)[count:]) for one, count in before.items()}
         found: dict[str, Any] = json.loads(out.splitlines()[-1])
         return found
 
@@ -477,11 +492,12 @@ class Campaign:
         subject = SUBJECTS[trial.protocol]
         if not (self._noise and subject.budgets):
             return []
-        if trial.protocol not in self._charges:
-            self.undisturbed(trial.protocol)
+        with self._known.locks[trial.protocol]:
+            if trial.protocol not in self._known.charges:
+                self.undisturbed(trial.protocol)
         told, num_proposed = [], len({line["run"] for log in lines.values() for line in log if line.get("run")})
         for name in subject.budgets:
-            whole, epsilon = self._charges[trial.protocol][name], charged(lines[name])
+            whole, epsilon = self._known.charges[trial.protocol][name], charged(lines[name])
             missed = sum(f"{name}/away" in one for one in rounds_of(found["run"])) if subject.has_quorum else 0
             # a round that it missed is not charged; in which it was lost its answer may have left
             least = whole * (1 - missed / MANY_ROUNDS) * (1 - 1e-9)
@@ -546,14 +562,29 @@ class WithBudgets(Sites):
             file.write_text(text)
 
 
+def read_trials() -> list[Trial]:
+    """Return the trials of the page."""
+    return [Trial(**row) for row in json.loads(ROWS.read_text())["trials"]]
+
+
 def table(trials: list[Trial]) -> str:
-    """Return outcomes by fault, as a table of a page."""
-    found = Counter((f"{one.fault}, {one.target}", one.outcome) for one in trials)
-    kinds = list(dict.fromkeys(kind for kind, _ in found))
-    rows = [[kind, *(str(found[kind, outcome]) for outcome in OUTCOMES)] for kind in kinds]
-    rows.append([f"all {len(trials)}", *(str(sum(one.outcome == outcome for one in trials)) for outcome in OUTCOMES)])
-    head = ["fault, of whom", *OUTCOMES]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
+    """Return outcomes by fault and by protocol, as a table of a page."""
+    groups: dict[str, list[Trial]] = {}
+    for one in trials:
+        groups.setdefault(f"{one.fault}, {one.target}", []).append(one)
+    for one in sorted(trials, key=lambda one: (one.protocol, one.noise)):
+        groups.setdefault(f"{one.protocol}{', noise' if one.noise else ''}", []).append(one)
+    groups["all"] = trials
+    lines = [["", *OUTCOMES, "wrong"], ["---"] * (len(OUTCOMES) + 2)]
+    for kind, group in groups.items():
+        found = Counter(one.outcome for one in group)
+        lines.append([kind, *(str(found[one]) for one in OUTCOMES), str(sum(bool(one.wrong) for one in group))])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def render_page(page: Path) -> str:
+    """Return a page with its table made anew."""
+    return MARK.sub(lambda found: found[1] + table(read_trials()) + found[2], page.read_text())
 
 
 def main(words: list[str] | None = None) -> int:
@@ -563,25 +594,33 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default=",".join(SUBJECTS), help="protocols")
     parser.add_argument("--seconds", type=float, default=1e9, help="after which no trial begins")
+    parser.add_argument("--lanes", type=int, default=1, help="trials at a time, with noise and without each")
     parser.add_argument("--out", type=Path, help="a JSON file for the rows")
+    parser.add_argument("--page", action="store_true", help="renew the table of the page, and run nothing")
     given = parser.parse_args(words)
+    if given.page:
+        PAGE.write_text(render_page(PAGE))
+        return 0
     end, trials, names = time.monotonic() + given.seconds, list[Trial](), given.only.split(",")
     has = {"clock": bool(CLOCKS), "disk": whether_possible()["disk"] is None}
     lacks = {what for what, is_there in has.items() if not is_there}
     planned = plan(given.trials, names, [fault for fault in faults(AWAY) if fault.needs not in lacks])
     print(f"left out: {', '.join(sorted(lacks))}" if lacks else "every fault is possible", flush=True)
-    writing = threading.Lock()
+    lock, known = threading.Lock(), {noise: Undisturbed() for noise in (True, False)}
 
-    def tell_all(noise: bool) -> None:
+    def tell_all(noise: bool, lane: int) -> None:
         with tempfile.TemporaryDirectory(prefix="faults-") as folder:
             sites = (WithBudgets if noise else Sites)(Path(folder), small_disks="disk" not in lacks)
-            campaign = Campaign(sites, given.seed, noise=noise)
+            campaign = Campaign(sites, given.seed + lane, noise=noise, known=known[noise])
             try:
-                for number, name, fault, flag, is_noisy in planned:
-                    if is_noisy != noise or time.monotonic() > end:
-                        continue
-                    told = campaign.tell(number, name, fault, flag)
-                    with writing:
+                while time.monotonic() < end:
+                    with lock:
+                        mine = next((one for one in planned if one[-1] == noise), None)
+                        if mine is None:
+                            return
+                        planned.remove(mine)
+                    told = campaign.tell(*mine[:-1])
+                    with lock:
                         trials.append(told)
                         print(json.dumps(asdict(told)), flush=True)
                         if given.out is not None:
@@ -591,10 +630,11 @@ def main(words: list[str] | None = None) -> int:
                 campaign.stop()
                 sites.end()
 
-    with concurrent.futures.ThreadPoolExecutor(2) as both:  # a trial waits more than it computes
-        for done in [both.submit(tell_all, noise) for noise in (True, False)]:
+    lanes = [(noise, lane) for lane in range(given.lanes) for noise in (True, False)]
+    with concurrent.futures.ThreadPoolExecutor(len(lanes)) as pool:  # a trial waits more than it computes
+        for done in [pool.submit(tell_all, *lane) for lane in lanes]:
             done.result()
-    print(table(trials))
+    print(table(trials), end="")
     return int(any(one.outcome in ("hung", "not resumable") or one.wrong for one in trials))
 
 
