@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -11,9 +10,10 @@ from typing import TYPE_CHECKING, ClassVar
 from tests.federation.world import SHOP
 
 if TYPE_CHECKING:
+    from tests.campaign.forks import Forked
     from tests.campaign.sites import Sites
 
-Processes = Sequence["subprocess.Popen[str]"]
+Processes = Sequence["Forked"]
 
 
 @dataclass(frozen=True)
@@ -121,12 +121,12 @@ def faults(away: float) -> tuple[Fault, ...]:
     Args:
         away: seconds that sites wait for one that is away.
     """
-    long = 2.5 * away
+    gone, frozen = 1.5 * away, away + 25.0  # a site that is silent counts as away after 20 s
     return (
         Signal("kill -9", SHOP), Signal("kill -9", "coordinator"), Later("kill -9, back hours later", SHOP),
-        Full("disk full", SHOP, 5.0), Slow("slow", SHOP, 12.0), Stop("stop for long", SHOP, long), Cut("cut", SHOP),
-        Full("disk full", "driver", 5.0), Signal("kill -9", "bank"), Away("away", SHOP, long),
-        Signal("kill -9", "driver"), Full("disk full", "bank", 5.0), Stop("stop for long", "bank", long),
+        Full("disk full", SHOP, 5.0), Slow("slow", SHOP, 12.0), Stop("stop for long", SHOP, frozen), Cut("cut", SHOP),
+        Full("disk full", "driver", 5.0), Signal("kill -9", "bank"), Away("away", SHOP, gone),
+        Signal("kill -9", "driver"), Full("disk full", "bank", 5.0), Stop("stop for long", "bank", frozen),
         Signal("terminate", SHOP, signal=signal.SIGTERM), Signal("terminate", "coordinator", signal=signal.SIGTERM),
         Stop("stop", SHOP), Stop("stop", "driver"), Signal("terminate", "driver", signal=signal.SIGTERM),
         Signal("hang up", "driver", signal=signal.SIGHUP), Signal("interrupt", "driver", signal=signal.SIGINT),

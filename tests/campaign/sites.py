@@ -13,7 +13,6 @@ came to its end (metrics, budgets, logs) stands in `Trial.wrong`.
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import contextlib
 import json
 import os
@@ -30,7 +29,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from fedactors.config import build
 from fedactors.errors import FedactorsError
@@ -43,6 +42,7 @@ from fedactors.runtime.addresses import free_port
 from tests.campaign.environment import Disk, whether_possible
 from tests.campaign.expected import Absence, difference, outside, with_absences
 from tests.campaign.faults import Fault, Later, faults
+from tests.campaign.forks import Forked, Forks
 from tests.federation.test_centers import SMALL as CENTERS
 from tests.federation.test_centers import flags as catalogue
 from tests.federation.test_centers import write_centers
@@ -53,7 +53,7 @@ from tests.federation.world import BANK, CLINIC, SHOP, World
 
 LIMIT = 150.0
 """Seconds after a fault, or after the last round that a run recorded, within which a driver ends and sites are free."""
-AWAY = 10.0
+AWAY = 15.0
 """Seconds that sites wait for one that is away."""
 ATTEMPTS = 3
 """To go on from a run: on a machine that is busy a site may be found away without any fault."""
@@ -169,14 +169,15 @@ class Sites(World):
         self.way = Way(int(addresses[SHOP].rpartition(":")[2]), ("127.0.0.1", port))
         self.runs.mkdir(exist_ok=True)
         self.prepare()
-        self.started: dict[str, subprocess.Popen[str]] = {}
-        self.readers: list[threading.Thread] = []
-        self.env = {**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+        self.started: dict[str, Forked] = {}
+        self.env = {**os.environ, "OMP_NUM_THREADS": "1"}
         self._hours = 0.0
         if CLOCKS:  # of all processes; timers go on as they do
             self.advance(0.0)
             self.env |= {"LD_PRELOAD": str(CLOCKS[0]), "FAKETIME_TIMESTAMP_FILE": str(folder / "clock")}
             self.env |= {"FAKETIME_DONT_FAKE_MONOTONIC": "1", "NO_FAKE_STAT": "1", "FAKETIME_CACHE_DURATION": "1"}
+        (folder / "said").mkdir()
+        self.forks = Forks(folder / "said", self.env)
         for name in self.names:
             self.begin(name)
 
@@ -186,15 +187,10 @@ class Sites(World):
 
     def begin(self, name: str) -> None:
         """Start a site, and wait until it listens."""
-        words = [sys.executable, "-m", "fedactors", "site", "start", "--folder", str(self.path / name)]
-        site = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self.env)
-        assert site.stdout is not None
-        line = site.stdout.readline()
-        assert f"{name}: listens at" in line, line
-        reader = threading.Thread(target=read_out, args=(site.stdout,), daemon=True)
-        reader.start()
-        self.readers.append(reader)
-        self.started[name] = site
+        site = self.started[name] = self.forks.start("site", "start", "--folder", str(self.path / name))
+        listens = until(lambda: f"{name}: listens at" in site.out.read_text() or site.poll() is not None)
+        assert listens
+        assert site.poll() is None, site.communicate()
 
     def advance(self, hours: float) -> None:
         """Let the clocks of all sites and drivers show so many hours more."""
@@ -204,19 +200,15 @@ class Sites(World):
         file.with_suffix(".new").replace(file)
         time.sleep(2.0 if hours else 0.0)  # each process reads it once a second
 
-    def drive(self, *words: str, out: Path | None = None) -> subprocess.Popen[str]:
+    def drive(self, *words: str, out: Path | None = None) -> Forked:
         """Start a driver at the bank."""
-        file = str(self.path / BANK / "federation.toml")
-        command = [sys.executable, "-m", "fedactors", "run", *words, "--federation", file]
-        command += ["--out", str(out or self.runs)]
-        streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen([*command, "--format", "json", "--quiet"], env=self.env, **streams)
+        flags = ("--federation", str(self.path / BANK / "federation.toml"), "--out", str(out or self.runs))
+        return self.forks.start("run", *words, *flags, "--format", "json", "--quiet")
 
     def mend(self) -> None:
         """Bring back whoever is gone."""
         for name, site in list(self.started.items()):
-            with contextlib.suppress(ProcessLookupError):
-                site.send_signal(signal.SIGCONT)
+            site.send_signal(signal.SIGCONT)
             time.sleep(0.05)
             if site.poll() is not None:
                 self.begin(name)
@@ -231,17 +223,10 @@ class Sites(World):
         for site in self.started.values():
             site.kill()
             site.wait(10)
-        for reader in self.readers:
-            reader.join(10)
+        self.forks.stop()
         self.way.stop()
         for disk in self.disks.values():
             disk.remove()
-
-
-def read_out(stream: IO[str]) -> None:
-    """Read what a process says, so that it never waits, until it has ended."""
-    with stream:
-        stream.read()
 
 
 def until(holds: Callable[[], bool], seconds: float = LIMIT) -> bool:
@@ -265,17 +250,6 @@ def rounds(run: Path) -> int:
     return len((run / "metrics" / "round_metrics.jsonl").read_text().splitlines())
 
 
-@dataclass(frozen=True)
-class Undisturbed:
-    """What runs without a fault came to; worked out once for all that train with the same noise."""
-
-    metrics: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """By protocol, the last line of each run."""
-    charges: dict[str, dict[str, float]] = field(default_factory=dict)
-    """By protocol and site, the epsilon of a run."""
-    locks: dict[str, Any] = field(default_factory=lambda: {name: threading.RLock() for name in SUBJECTS})
-
-
 class Campaign:
     """One fault after another on the same sites.
 
@@ -283,12 +257,12 @@ class Campaign:
         sites: of all trials.
         seed: of what is drawn.
         noise: whether runs add noise, and take of their sites' budgets.
-        known: shared with other campaigns of the same noise.
     """
 
-    def __init__(self, sites: Sites, seed: int, *, noise: bool, known: Undisturbed | None = None) -> None:
+    def __init__(self, sites: Sites, seed: int, *, noise: bool) -> None:
         self.sites, self._random, self._noise = sites, random.Random(f"{seed} {noise}"), noise
-        self._known = known or Undisturbed()
+        self._references: dict[str, list[dict[str, Any]]] = {}
+        self._charges: dict[str, dict[str, float]] = {}
         self._person = Person(sites)
         self._extra = {"nebulafl": catalogue(sites)}
 
@@ -317,8 +291,13 @@ class Campaign:
         trial = Trial(number, name, self._noise, flag, fault.name, fault.target)
         before, out = {one: len(sites.audit(one)) for one in sites.names}, sites.runs / f"trial-{number}"
         command = self.command(name, flags)
-        driver = sites.drive(*command, out=out)
-        trial.moment = self._await(driver, out)
+        for _ in range(ATTEMPTS):
+            driver = sites.drive(*command, out=out)
+            trial.moment = self._await(driver, out)
+            if not driver.poll():  # on a machine that is busy it may have ended before its fault
+                break
+            sites.are_free()
+            shutil.rmtree(out, ignore_errors=True)
         if driver.poll() is not None:
             trial.outcome = "over before"
         else:
@@ -341,7 +320,7 @@ class Campaign:
         return BANK if fault.target == "coordinator" else fault.target
 
     def _come_to_the_end(
-        self, trial: Trial, driver: subprocess.Popen[str], command: tuple[str, ...], out: Path
+        self, trial: Trial, driver: Forked, command: tuple[str, ...], out: Path
     ) -> dict[str, Any] | None:
         """Wait for the end of the run, and give its command again as often as it takes; return the run's last line."""
         sites, had_checkpoint = self.sites, False
@@ -377,7 +356,7 @@ class Campaign:
         trial.outcome = "not resumable"
         return None
 
-    def _await(self, driver: subprocess.Popen[str], out: Path) -> str:
+    def _await(self, driver: Forked, out: Path) -> str:
         """Wait for the moment of the fault: a round of the training, or seconds of the start for one in eight."""
         if self._random.random() < 1 / 8:
             seconds = self._random.uniform(1.0, 8.0)
@@ -389,11 +368,11 @@ class Campaign:
             new = run_folders(out)
             return driver.poll() is not None or any(checkpoints(path) and rounds(path) >= least for path in new)
 
-        until(is_there)
+        until(is_there, 4 * LIMIT)
         time.sleep(self._random.uniform(0.0, 0.2))
         return f"round {least}"
 
-    def _ended(self, driver: subprocess.Popen[str], out: Path) -> tuple[str, str]:
+    def _ended(self, driver: Forked, out: Path) -> tuple[str, str]:
         """Wait until a driver ends, as long as its run goes on; return what it said.
 
         Raises:
@@ -446,31 +425,26 @@ class Campaign:
         expected = self.references(trial.protocol)
         if self._noise or subject.follows_clock:
             return outside(found["metrics"], [one["metrics"] for one in expected])
-        return difference(found, per_round, expected[0], expected[0]["per_round"])
+        return difference(found, per_round, expected[0], rounds_of(expected[0]["run"]))
 
     def references(self, name: str) -> list[dict[str, Any]]:
         """Return the last lines of undisturbed runs: simulated, or between these sites where they follow the clock."""
-        known = self._known
-        with known.locks[name]:
-            if name in known.metrics:
-                return known.metrics[name]
-            subject, protocol = SUBJECTS[name], name.partition(" ")[0]
-            if subject.follows_clock:
-                found = [self.undisturbed(name) for _ in range(REFERENCES // 2)]
-            else:
-                seeds = "7" if not self._noise else ",".join(map(str, range(REFERENCES)))
-                words = ["run", protocol, "--runtime", "simulated", "--seeds", seeds, "--format", "json", "--quiet"]
-                words += ["--data", str(parties_file(self.sites, protocol))]
-                words = [sys.executable, "-m", "fedactors", *words, *self.words(name)]
-                words += ["--out", str(self.sites.path / "simulated")]
-                done = subprocess.run(words, env=self.sites.env, capture_output=True, text=True, check=False)
-                assert done.returncode == 0, done.stderr[-2000:]
-                last = json.loads(done.stdout.splitlines()[-1])
-                found = last["runs"] if "runs" in last else [last]
-            for one in found:  # its folder is of one lane
-                one["per_round"] = rounds_of(one["run"])
-            known.metrics[name] = found
-            return found
+        if name in self._references:
+            return self._references[name]
+        subject, protocol = SUBJECTS[name], name.partition(" ")[0]
+        if subject.follows_clock:
+            found = [self.undisturbed(name) for _ in range(REFERENCES // 2)]
+        else:
+            seeds = "7" if not self._noise else ",".join(map(str, range(REFERENCES)))
+            words = ["run", protocol, "--runtime", "simulated", "--seeds", seeds, "--format", "json", "--quiet"]
+            words += ["--data", str(parties_file(self.sites, protocol)), *self.words(name)]
+            driver = self.sites.forks.start(*words, "--out", str(self.sites.path / "simulated"))
+            said, err = driver.communicate(10 * LIMIT)
+            assert driver.returncode == 0, err[-2000:]
+            last = json.loads(said.splitlines()[-1])
+            found = last["runs"] if "runs" in last else [last]
+        self._references[name] = found
+        return found
 
     def undisturbed(self, name: str) -> dict[str, Any]:
         """Return the last line of a run between the sites, and note what it took of their budgets."""
@@ -479,7 +453,7 @@ class Campaign:
         out, err = driver.communicate(timeout=4 * LIMIT)
         assert driver.returncode == 0, err[-2000:]
         assert self.sites.are_free()
-        self._known.charges[name] = {one: charged(self.sites.audit(one)[count:]) for one, count in before.items()}
+        self._charges[name] = {one: charged(self.sites.audit(one)[count:]) for one, count in before.items()}
         found: dict[str, Any] = json.loads(out.splitlines()[-1])
         return found
 
@@ -492,12 +466,11 @@ class Campaign:
         subject = SUBJECTS[trial.protocol]
         if not (self._noise and subject.budgets):
             return []
-        with self._known.locks[trial.protocol]:
-            if trial.protocol not in self._known.charges:
-                self.undisturbed(trial.protocol)
+        if trial.protocol not in self._charges:
+            self.undisturbed(trial.protocol)
         told, num_proposed = [], len({line["run"] for log in lines.values() for line in log if line.get("run")})
         for name in subject.budgets:
-            whole, epsilon = self._known.charges[trial.protocol][name], charged(lines[name])
+            whole, epsilon = self._charges[trial.protocol][name], charged(lines[name])
             missed = sum(f"{name}/away" in one for one in rounds_of(found["run"])) if subject.has_quorum else 0
             # a round that it missed is not charged; in which it was lost its answer may have left
             least = whole * (1 - missed / MANY_ROUNDS) * (1 - 1e-9)
@@ -594,7 +567,6 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default=",".join(SUBJECTS), help="protocols")
     parser.add_argument("--seconds", type=float, default=1e9, help="after which no trial begins")
-    parser.add_argument("--lanes", type=int, default=1, help="trials at a time, with noise and without each")
     parser.add_argument("--out", type=Path, help="a JSON file for the rows")
     parser.add_argument("--page", action="store_true", help="renew the table of the page, and run nothing")
     given = parser.parse_args(words)
@@ -606,34 +578,22 @@ def main(words: list[str] | None = None) -> int:
     lacks = {what for what, is_there in has.items() if not is_there}
     planned = plan(given.trials, names, [fault for fault in faults(AWAY) if fault.needs not in lacks])
     print(f"left out: {', '.join(sorted(lacks))}" if lacks else "every fault is possible", flush=True)
-    lock, known = threading.Lock(), {noise: Undisturbed() for noise in (True, False)}
-
-    def tell_all(noise: bool, lane: int) -> None:
+    for noise in (True, False):
         with tempfile.TemporaryDirectory(prefix="faults-") as folder:
             sites = (WithBudgets if noise else Sites)(Path(folder), small_disks="disk" not in lacks)
-            campaign = Campaign(sites, given.seed + lane, noise=noise, known=known[noise])
+            campaign = Campaign(sites, given.seed, noise=noise)
             try:
-                while time.monotonic() < end:
-                    with lock:
-                        mine = next((one for one in planned if one[-1] == noise), None)
-                        if mine is None:
-                            return
-                        planned.remove(mine)
-                    told = campaign.tell(*mine[:-1])
-                    with lock:
-                        trials.append(told)
-                        print(json.dumps(asdict(told)), flush=True)
-                        if given.out is not None:
-                            rows = [asdict(one) for one in sorted(trials, key=lambda one: one.number)]
-                            given.out.write_text(json.dumps({"seed": given.seed, "trials": rows}, indent=1) + "\n")
+                for number, name, fault, flag, is_noisy in planned:
+                    if is_noisy != noise or time.monotonic() > end:
+                        continue
+                    trials.append(campaign.tell(number, name, fault, flag))
+                    print(json.dumps(asdict(trials[-1])), flush=True)
+                    if given.out is not None:
+                        rows = [asdict(one) for one in sorted(trials, key=lambda one: one.number)]
+                        given.out.write_text(json.dumps({"seed": given.seed, "trials": rows}, indent=1) + "\n")
             finally:
                 campaign.stop()
                 sites.end()
-
-    lanes = [(noise, lane) for lane in range(given.lanes) for noise in (True, False)]
-    with concurrent.futures.ThreadPoolExecutor(len(lanes)) as pool:  # a trial waits more than it computes
-        for done in [pool.submit(tell_all, *lane) for lane in lanes]:
-            done.result()
     print(table(trials), end="")
     return int(any(one.outcome in ("hung", "not resumable") or one.wrong for one in trials))
 
