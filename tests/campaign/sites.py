@@ -113,7 +113,8 @@ SUBJECTS = {
         (*QUORUM, "secure_aggregation=true"), FEDAVG_NOISE, ("model=linear",), (BANK, SHOP, CLINIC), has_quorum=True
     ),
     "tablepuppet": Subject(
-        (f"num_rounds={ROUNDS}",), ("algorithm=rfl-sgd-v", "feature_dp=4.0", "label_dp=1.0"), ("algorithm=rfl-sgd",)
+        (f"num_rounds={ROUNDS}",), ("algorithm=rfl-sgd-v", "feature_dp=4.0", "label_dp=1.0"), ("algorithm=rfl-sgd",),
+        budgets=(),  # its noise is of values, not of rows
     ),
     "nebulafl": Subject(
         (*(word for word in CENTERS if "interval" not in word and "duration" not in word), "duration=20",
@@ -537,9 +538,13 @@ class WithBudgets(Sites):
         for name in self.names:
             file = self.path / name / "site.toml"
             text = file.read_text()
-            for kind in ("patients", "cases", "cured", "orders", "visits", "sales", "stays"):
+            for kind in ("patients", "cases", "cured", "orders", "visits"):
                 head = f"[data.{kind}]\n"
                 text = text.replace(head, f"{head}budget = {{ epsilon = {BUDGET}, delta = 0.5 }}\n")
+            for kind, rows in (("sales", "orders"), ("stays", "visits")):  # what reads the same file needs a budget too
+                text = text.replace(f'[data.{kind}]\npath = "{rows}.csv"', f'[data.{kind}]\npath = "{kind}.csv"')
+                if (file.with_name(f"{rows}.csv")).exists():
+                    shutil.copy(file.with_name(f"{rows}.csv"), file.with_name(f"{kind}.csv"))
             file.write_text(text)
 
 
