@@ -634,6 +634,8 @@ def launch(
 
 _BACK_SECONDS = 20.0
 """For which `auto_resume` dials a site again: a process that was killed may just be starting."""
+_LONGEST_PAUSE = 3600.0
+"""Between attempts to go on with a run that paused."""
 
 
 def launch_with_retries(
@@ -648,26 +650,34 @@ def launch_with_retries(
     """Run over a federation, and go on from the last checkpoint each time that a site is lost; see `launch`.
 
     That a site is lost is known once it is back without the run, or was away for longer than is waited for. A run with
-    a `return_timeout` pauses for so long, and goes on by the approval that it has. With `auto_resume` the sites are
-    asked again, as by ``--resume``. A loss before a further checkpoint ends the run.
+    a `return_timeout` pauses for so long, and goes on by the approval that it has; where sites are lost before all
+    have opened it, it pauses on. With `auto_resume` the sites are asked again, as by ``--resume``. A loss before a
+    further checkpoint ends the run.
 
     Raises:
         PartyLost: a site that is not back, or was lost before anything more was done.
         FedactorsError: see `launch`.
     """
-    done, wait_until = 0, None
+    done, wait_until, began, pause = 0, None, time.monotonic(), 1.0
     while True:
         try:
             return launch(
                 protocol, config, options, command=command, signals=signals, callbacks=callbacks, wait_until=wait_until
             )
         except PartyLost as error:
-            seconds, number = (0.0, 0) if error.run is None else _pause_of(options, error.run)
+            last = options.resume if error.run is None else error.run
+            seconds, number = (0.0, 0) if last is None else _pause_of(options, last)
+            if error.run is None and seconds and time.monotonic() + pause < (until := wait_until or began + seconds):
+                # no site has opened it, so that its approval is good for another attempt, which makes another folder
+                wait_until = until
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                continue
             if error.run is None or number <= done or not (seconds or options.auto_resume):
                 if error.run is None and options.resume is not None:
                     error.add_note(f"resume with: {resume_command(command, options.resume, options)}")
                 raise
-            done, wait_until = number, time.monotonic() + (seconds or _BACK_SECONDS)
+            done, wait_until, pause = number, time.monotonic() + (seconds or _BACK_SECONDS), 1.0
             again = dataclasses.replace(options.without(*_DECIDED), resume=error.run)
         config, options = resolve(protocol, (), again)
 

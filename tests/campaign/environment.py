@@ -25,7 +25,7 @@ from fedactors.runtime.addresses import free_port
 from tests import forked_workers
 
 ROOT = Path(__file__).parents[2]
-DISK_MEGABYTES = 64
+DISK_MEGABYTES = 128
 _STARTS = 5
 _OURS = re.compile(r"ray|plasma|fedactors-(?!pool)")
 _MARK = "FEDACTORS_CAMPAIGN"
@@ -38,6 +38,31 @@ _PROGRAMS = {
 
 def _run(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, check=check, capture_output=True, text=True)
+
+
+class Disk:
+    """A small disk mounted on a folder, which can be full.
+
+    Raises:
+        OSError, subprocess.CalledProcessError: this user may not mount.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        _run("mount", "-t", "tmpfs", "-o", f"size={DISK_MEGABYTES}m,mode=700", "tmpfs", str(folder))
+
+    def fill(self) -> None:
+        """Leave no byte free."""
+        with suppress(OSError), open(self.folder / "ballast", "wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+
+    def empty(self) -> None:
+        """Free it again."""
+        (self.folder / "ballast").unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        _run("umount", "-l", str(self.folder), check=False)
 
 
 class Environment:
@@ -56,14 +81,13 @@ class Environment:
         self.mark = secrets.token_hex(8)
         self._memory = set(os.listdir("/dev/shm"))
         self.network: str | None = None
-        self._has_disk = False
+        self.disk: Disk | None = None
         if network:
             self.network = f"fa-c-{self.mark[:6]}"
             _run("ip", "netns", "add", self.network)
             self.link(up=True)
         if disk:
-            _run("mount", "-t", "tmpfs", "-o", f"size={DISK_MEGABYTES}m", "tmpfs", str(self.out))
-            self._has_disk = True
+            self.disk = Disk(self.out)
         self.address: str | None = None
         self._services: set[int] = set()
         self._cluster = _short_folder() if cluster else None
@@ -164,16 +188,6 @@ class Environment:
         """Take the only link of the place up or down."""
         _run("ip", "-n", str(self.network), "link", "set", "lo", "up" if up else "down")
 
-    def fill(self) -> None:
-        """Let no byte be free on the disk of run folders."""
-        with suppress(OSError), open(self.out / "ballast", "wb", buffering=0) as file:
-            while True:
-                file.write(bytes(4096))
-
-    def empty(self) -> None:
-        """Free the disk again."""
-        (self.out / "ballast").unlink(missing_ok=True)
-
     # --- the end ---
 
     def end_all(self) -> None:
@@ -190,8 +204,8 @@ class Environment:
         self._services, self.address = set(), None
         self.end_all()
         self._open.close()
-        if self._has_disk:
-            _run("umount", "-l", str(self.out), check=False)
+        if self.disk is not None:
+            self.disk.remove()
         if self.network:
             _run("ip", "netns", "del", self.network, check=False)
         for folder in filter(None, (self.folder, self.temporary, self._cluster)):

@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import io
 import json
-import math
 import os
 import signal
 import subprocess
@@ -22,25 +21,20 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
-from scipy import stats
 
 from fedactors.config import build
 from fedactors.federation.operations import compare
 from fedactors.federation.site_folder import Amount, as_logged, spent, taken_by
 from fedactors.protocols.horizontal import client_dp
 from fedactors.protocols.horizontal.config import HorizontalConfig
-from fedactors.protocols.horizontal.data import load_data
-from fedactors.protocols.horizontal.run import run
 from fedactors.runs.folder import ROUND_METRICS
-from fedactors.runs.recorder import MemoryRecorder
-from fedactors.runtime.simulation.runtime import SimulatedRuntime
+from tests.campaign.expected import METRICS, Absence, interval, outside, with_absences
 from tests.campaign.sites import Sites, until
 from tests.federation.test_going_on import rounds_of
 from tests.federation.world import BANK, CLINIC, DATA, SHOP
@@ -53,20 +47,6 @@ NOISED = (
     "standardisation=none", "model=linear", "local_baseline=false",
 )  # fmt: skip
 ANNOUNCED = Amount(epsilon=100.0, delta=1e-5)
-METRICS = ("test/accuracy", "test/loss")
-FALSE_ALARMS = 0.001
-"""Share of right runs whose metric is judged to be wrong; one in twenty is outside of the 95 % interval."""
-
-
-@dataclass(frozen=True)
-class Absence:
-    """One site is gone from one round of the run until another, as shares of all rounds."""
-
-    site: str
-    how: str
-    begin: float
-    end: float
-
 
 ABSENCES = (
     Absence("h0", "kill -9", 0.10, 0.25),
@@ -219,8 +199,8 @@ def logs(sites: Hospitals) -> list[str]:
     ]
 
 
-def simulated(sites: Hospitals, words: tuple[str, ...], seeds: int) -> dict[str, list[float]]:
-    """Return the last metrics of simulated runs that lose the same sites, for as many rounds in all."""
+def described(sites: Hospitals) -> Path:
+    """Write the data of all sites as a ``parties.toml``, and return it."""
     parties = [
         f'[parties.{name}]\npath = "{sites.path / name / "patients.csv"}"\nlabel = "bad"\n' for name in sites.names
     ]
@@ -232,22 +212,7 @@ test = "{sites.path / BANK / "test.csv"}"
 '''
     file = sites.path / "parties.toml"
     file.write_text("\n".join([head, *parties]))
-    config = build(HorizontalConfig, dict(word.split("=") for word in words))
-    found: dict[str, list[float]] = {name: [] for name in METRICS}
-    whole, data = SimulatedRuntime(seed=0, recorder=MemoryRecorder()), load_data(config, str(file), 0)
-    whole.execute(partial(run, config, data, whole))
-    seconds = whole.usage().seconds  # on the virtual clock, much the same for each seed
-    for seed in range(seeds):
-        data = load_data(config, str(file), seed)
-        gone = {name: [a for a in ABSENCES if a.site == name] for name in {a.site for a in ABSENCES}}
-        share = sum(a.end - a.begin for a in ABSENCES) / len(gone)
-        faults = {name: seconds * absences[0].begin for name, absences in gone.items()}
-        recorder = MemoryRecorder()
-        runtime = SimulatedRuntime(seed=seed, recorder=recorder, faults=faults, restart_seconds=seconds * share)
-        result = runtime.execute(partial(run, config, data, runtime))
-        for name in METRICS:
-            found[name].append(float(result.metrics[name]))
-    return found
+    return file
 
 
 def main(words: list[str] | None = None) -> int:
@@ -268,17 +233,15 @@ def main(words: list[str] | None = None) -> int:
             each, agreed = accounts(sites, config, rounds), logs(sites)
         finally:
             sites.end()
-        alone = simulated(sites, config, given.seeds)
+        asked = build(HorizontalConfig, dict(word.split("=") for word in config))
+        alone = with_absences(asked, described(sites), ABSENCES, given.seeds)
     metrics = {}
-    is_possible = True
-    for name, values in alone.items():
-        mean, deviation = float(np.mean(values)), float(np.std(values, ddof=1)) * math.sqrt(1 + 1 / len(values))
-        half = deviation * float(stats.t.ppf(0.975, len(values) - 1))  # of one more run
-        value = float(found["metrics"][name])
-        is_possible &= abs(value - mean) <= deviation * float(stats.t.ppf(1 - FALSE_ALARMS / 2, len(values) - 1))
+    for name in METRICS:
+        values, value = [one[name] for one in alone], float(found["metrics"][name])
+        low, high = interval(values, 0.05)
         metrics[name] = {
-            "between sites": value, "simulated": mean, "interval": [mean - half, mean + half],
-            "is_within": abs(value - mean) <= half,
+            "between sites": value, "simulated": sum(values) / len(values), "interval": [low, high],
+            "is_within": low <= value <= high,
         }  # fmt: skip
     told = {
         "sites": given.sites, "rounds": len(rounds), "settings": config, "cores": os.cpu_count(),
@@ -293,7 +256,7 @@ def main(words: list[str] | None = None) -> int:
     is_right = (
         len(rounds) == given.rounds
         and all(one["is_right"] for one in each)
-        and is_possible
+        and not outside(found["metrics"], alone)
         and set(agreed) <= {"agree", "cut", "agree cut"}
     )
     return int(not is_right)

@@ -1,21 +1,24 @@
 """Faults between sites: three sites and a driver in processes of their own, one fault a run, gone on from to its end.
 
-    python -m tests.campaign.sites --trials 48 --seed 2 --out docs/results/data/faults_of_sites.json
+    python -m tests.campaign.sites --trials 140 --seed 2 --out docs/results/data/faults_of_sites.json
 
-Protocols and faults take turns; what is drawn is the moment. Every run trains with the privacy that its protocol has.
-A trial ends as one of `OUTCOMES`: **hung** is a driver, or a site, that is not free so many seconds after the fault;
-**not resumable** is a run with a checkpoint that does not go on from it to its last round; **over before** is one that
-ended before its fault, and counts as none.
+Every protocol meets every fault, with its noise or without; what is drawn is the moment. A run pauses
+(``--return-timeout``), or is proposed anew (``--auto-resume``), or goes on without a site (``min_sites``). Where its
+driver ended, the same command is given again, as systemd would. A trial ends as one of `OUTCOMES`: **hung** is a
+driver, or a site, that is not free so many seconds after the fault; **not resumable** is a run that does not come to
+its last round; **over before** is one that ended before its fault, and counts as none. What is wrong with a run that
+came to its end (metrics, budgets, logs) stands in `Trial.wrong`.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import io
 import json
 import os
 import random
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,51 +27,102 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from fedactors.config import build
+from fedactors.errors import FedactorsError
+from fedactors.federation.approval import decide, kept_proposal
+from fedactors.federation.operations import compare
+from fedactors.federation.site_folder import in_all, spent
+from fedactors.protocols.horizontal.config import HorizontalConfig
 from fedactors.runs.folder import RunFolder
 from fedactors.runtime.addresses import free_port
+from tests.campaign.environment import Disk, whether_possible
+from tests.campaign.expected import Absence, difference, outside, with_absences
+from tests.campaign.faults import Fault, Later, faults
+from tests.campaign.forks import Forked, Forks
 from tests.federation.test_centers import SMALL as CENTERS
 from tests.federation.test_centers import flags as catalogue
 from tests.federation.test_centers import write_centers
-from tests.federation.test_runs import OF_THREE, SMALL, VERTICAL
+from tests.federation.test_going_on import rounds_of
+from tests.federation.test_runs import OF_THREE, SMALL, VERTICAL, parties_file
 from tests.federation.ways import Way
 from tests.federation.world import BANK, CLINIC, SHOP, World
 
-LIMIT = 90.0
+LIMIT = 150.0
 """Seconds after a fault, or after the last round that a run recorded, within which a driver ends and sites are free."""
-AWAY = 10.0
+AWAY = 15.0
 """Seconds that sites wait for one that is away."""
 ATTEMPTS = 3
 """To go on from a run: on a machine that is busy a site may be found away without any fault."""
-ROUNDS, MANY_ROUNDS = 30, 400
+ROUNDS, MANY_ROUNDS = 20, 120
 """The latter where the run goes on without a site, which comes back before the end."""
-SUBJECTS: dict[str, tuple[str, ...]] = {
-    "pubsub-vfl": (f"num_epochs={ROUNDS}", *SMALL[1:], "algorithm=vfl", "num_parties=3", "embedding_mu=4",
-                   "bottom_training=frozen", "standardisation=none"),
-    "mtcd": (f"num_rounds={ROUNDS}", "num_clients=3", "relaxed_protocol=true", "num_tokens=1", "learning_rate=0.01",
-             "problem=sparse-logistic", "noise=gaussian", "noise_multiplier=4", "clip_norm=1"),
-    "glasu": (f"num_rounds={ROUNDS}", "num_clients=3", "evaluate_every=10", "hidden_size=8", "noise_multiplier=2",
-              "clip_norm=1", "max_degree=60"),
-    "horizontal": (f"num_rounds={ROUNDS}", "hidden_size=4", "secure_aggregation=true"),
-    "horizontal with a quorum": (f"num_rounds={MANY_ROUNDS}", "hidden_size=4", "min_sites=2", "client_timeout=8",
-                                 "quorum_timeout=40"),
-    "tablepuppet": (f"num_rounds={ROUNDS}", "algorithm=rfl-sgd-v", "feature_dp=4.0", "label_dp=1.0"),
-    "nebulafl": (*(word for word in CENTERS if "interval" not in word and "duration" not in word), "duration=10",
-                 "rotation_interval=1", "evaluation_interval=1", "algorithm=fedavg-hierarchical",
-                 "secure_aggregation=true"),
-}  # fmt: skip
-FAULTS = ("kill -9", "stop", "stop for long", "terminate")
-"""Of a site, of the coordinator's site, and of the driver."""
-AT_DRIVER = ("kill -9", "terminate", "hang up", "interrupt", "stop")
-OUTCOMES = ("finished", "resumed", "begun anew", "hung", "not resumable", "over before")
-SIGNALS = {"kill -9": signal.SIGKILL, "terminate": signal.SIGTERM, "hang up": signal.SIGHUP, "interrupt": signal.SIGINT}
-CASES = (
-    *((fault, SHOP) for fault in FAULTS), ("cut", SHOP), ("away", SHOP), *((fault, BANK) for fault in FAULTS),
-    *((fault, "driver") for fault in AT_DRIVER),
+REFERENCES = 5
+"""Undisturbed runs, of which the metrics of one more are to be expected."""
+BUDGET, ANNOUNCED = 1e9, 1e6
+"""Epsilon of each site for all runs, and for one."""
+DOCS = Path(__file__).parents[2] / "docs"
+ROWS, PAGE = DOCS / "results" / "data" / "faults_of_sites.json", DOCS / "explanation" / "sites-security.md"
+MARK = re.compile(r"(<!-- faults between sites -->\n).*?(<!-- end -->)", re.DOTALL)
+CLOCK, COMPILER = Path(__file__).with_name("clock.c"), shutil.which("cc")
+"""What is preloaded so that clocks show hours more, where it can be compiled."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A protocol as the campaign runs it."""
+
+    words: tuple[str, ...]
+    noise: tuple[str, ...]
+    """What else it is given where its sites have budgets."""
+    plain: tuple[str, ...] = ()
+    """What else it is given where it adds no noise."""
+    budgets: tuple[str, ...] = (SHOP, CLINIC)
+    """Sites whose budget a run with noise takes from."""
+    has_quorum: bool = False
+    follows_clock: bool = False
+    """Whether no two runs are equal."""
+
+
+FEDAVG_NOISE = (
+    "client_clip_norm=1.0", "client_noise_multiplier=1.0", "weighting=uniform", "standardisation=none", "model=linear",
+    "local_baseline=false",
 )  # fmt: skip
+QUORUM = (f"num_rounds={MANY_ROUNDS}", "min_sites=2", "client_timeout=20", "quorum_timeout=60")
+SUBJECTS = {
+    "pubsub-vfl": Subject(
+        (f"num_epochs={ROUNDS}", *SMALL[1:], "algorithm=vfl", "num_parties=3", "standardisation=none"),
+        ("embedding_mu=4", "bottom_training=frozen"),
+    ),
+    "mtcd": Subject(
+        (f"num_rounds={ROUNDS}", "num_clients=3", "relaxed_protocol=true", "num_tokens=1", "learning_rate=0.01"),
+        ("problem=sparse-logistic", "noise=gaussian", "noise_multiplier=4", "clip_norm=1"),
+        ("problem=ridge",),
+    ),
+    "glasu": Subject(
+        (f"num_rounds={ROUNDS}", "num_clients=3", "evaluate_every=10", "hidden_size=8"),
+        ("noise_multiplier=2", "clip_norm=1", "max_degree=60"),
+        budgets=(),  # scores leave without noise
+    ),
+    "horizontal": Subject(
+        (f"num_rounds={ROUNDS}", "secure_aggregation=true"), FEDAVG_NOISE, ("hidden_size=4",), (BANK, SHOP, CLINIC)
+    ),
+    "horizontal with a quorum": Subject(
+        (*QUORUM, "secure_aggregation=true"), FEDAVG_NOISE, ("model=linear",), (BANK, SHOP, CLINIC), has_quorum=True
+    ),
+    "tablepuppet": Subject(
+        (f"num_rounds={ROUNDS}",), ("algorithm=rfl-sgd-v", "feature_dp=4.0", "label_dp=1.0"), ("algorithm=rfl-sgd",),
+        budgets=(),  # its noise is of values, not of rows
+    ),
+    "nebulafl": Subject(
+        (*(word for word in CENTERS if "interval" not in word and "duration" not in word), "duration=20",
+         "rotation_interval=1", "evaluation_interval=1", "algorithm=fedavg-hierarchical", "secure_aggregation=true",
+         "on_party_loss=stop"), (), budgets=(), follows_clock=True,
+    ),
+}  # fmt: skip
+OUTCOMES = ("finished", "paused", "resumed", "begun anew", "hung", "not resumable", "over before")
 
 
 @dataclass
@@ -77,23 +131,34 @@ class Trial:
 
     number: int
     protocol: str
+    noise: bool
+    flag: str
+    """By which it goes on."""
     fault: str
     target: str
-    moment: str
+    moment: str = ""
     """After which round of the training, or so many seconds of the start, it struck."""
-    codes: list[int]
+    codes: list[int] = field(default_factory=list)
     """Of the driver, and of those that went on."""
-    seconds: float
-    outcome: str
-    message: str
+    seconds: float = 0.0
+    outcome: str = ""
+    wrong: str = ""
+    """Metrics, budgets or logs of a run that came to its end."""
+    message: str = ""
     """What the first driver said of it."""
 
 
 class Sites(World):
     """Bank, shop and more, each a process that approves by policy; the shop is reached over a way that can break."""
 
-    def __init__(self, folder: Path, more: tuple[str, ...] = (CLINIC,)) -> None:
+    def __init__(self, folder: Path, more: tuple[str, ...] = (CLINIC,), *, small_disks: bool = False) -> None:
         names = (BANK, SHOP, *more)
+        self.runs = folder / "runs"
+        self.disks: dict[str, Disk] = {}
+        for name in ("driver", BANK, SHOP) if small_disks else ():
+            made = self.runs if name == "driver" else folder / name
+            made.mkdir()
+            self.disks[name] = Disk(made)
         addresses = {name: f"127.0.0.1:{free_port()}" for name in names}
         super().__init__(folder, names, addresses)
         port = free_port()
@@ -104,12 +169,18 @@ class Sites(World):
                 text = text.replace(f'listen = "{addresses[SHOP]}"', f'listen = "127.0.0.1:{port}"')
             file.write_text(f'{text}\n[policy]\napprove = "policy"\ncontinuations = 1000\nproposals_per_hour = 1000\n')
         self.way = Way(int(addresses[SHOP].rpartition(":")[2]), ("127.0.0.1", port))
-        self.runs = folder / "runs"
-        self.runs.mkdir()
+        self.runs.mkdir(exist_ok=True)
         self.prepare()
-        self.started: dict[str, subprocess.Popen[str]] = {}
-        self.readers: list[threading.Thread] = []
-        self.env = {**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+        self.started: dict[str, Forked] = {}
+        self.env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        self._clock = folder / "clock"
+        self._clock.write_bytes(bytes(8))
+        if COMPILER is not None:
+            made = folder / "clock.so"
+            subprocess.run([COMPILER, "-shared", "-fPIC", "-o", made, CLOCK], check=True)
+            self.env |= {"LD_PRELOAD": str(made), "CAMPAIGN_CLOCK": str(self._clock)}
+        (folder / "said").mkdir()
+        self.forks = Forks(folder / "said", self.env)
         for name in self.names:
             self.begin(name)
 
@@ -119,29 +190,27 @@ class Sites(World):
 
     def begin(self, name: str) -> None:
         """Start a site, and wait until it listens."""
-        words = [sys.executable, "-m", "fedactors", "site", "start", "--folder", str(self.path / name)]
-        site = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self.env)
-        assert site.stdout is not None
-        line = site.stdout.readline()
-        assert f"{name}: listens at" in line, line
-        reader = threading.Thread(target=read_out, args=(site.stdout,), daemon=True)
-        reader.start()
-        self.readers.append(reader)
-        self.started[name] = site
+        site = self.started[name] = self.forks.start("site", "start", "--folder", str(self.path / name))
+        listens = until(lambda: f"{name}: listens at" in site.out.read_text() or site.poll() is not None)
+        assert listens
+        assert site.poll() is None, site.communicate()
 
-    def drive(self, *words: str) -> subprocess.Popen[str]:
+    def advance(self, hours: float) -> None:
+        """Let the clocks of all sites and drivers show so many hours more."""
+        with self._clock.open("r+b", buffering=0) as file:
+            seconds = int.from_bytes(file.read(), sys.byteorder, signed=True) + round(hours * 3600)
+            file.seek(0)
+            file.write(seconds.to_bytes(8, sys.byteorder, signed=True))
+
+    def drive(self, *words: str, out: Path | None = None) -> Forked:
         """Start a driver at the bank."""
-        file = str(self.path / BANK / "federation.toml")
-        command = [sys.executable, "-m", "fedactors", "run", *words, "--federation", file, "--out", str(self.runs)]
-        streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen([*command, "--format", "json", "--quiet"], env=self.env, **streams)
+        flags = ("--federation", str(self.path / BANK / "federation.toml"), "--out", str(out or self.runs))
+        return self.forks.start("run", *words, *flags, "--format", "json", "--quiet")
 
     def mend(self) -> None:
         """Bring back whoever is gone."""
-        self.way.is_closed = False
         for name, site in list(self.started.items()):
-            with contextlib.suppress(ProcessLookupError):
-                site.send_signal(signal.SIGCONT)
+            site.send_signal(signal.SIGCONT)
             time.sleep(0.05)
             if site.poll() is not None:
                 self.begin(name)
@@ -156,15 +225,10 @@ class Sites(World):
         for site in self.started.values():
             site.kill()
             site.wait(10)
-        for reader in self.readers:
-            reader.join(10)
+        self.forks.stop()
         self.way.stop()
-
-
-def read_out(stream: IO[str]) -> None:
-    """Read what a process says, so that it never waits, until it has ended."""
-    with stream:
-        stream.read()
+        for disk in self.disks.values():
+            disk.remove()
 
 
 def until(holds: Callable[[], bool], seconds: float = LIMIT) -> bool:
@@ -189,49 +253,113 @@ def rounds(run: Path) -> int:
 
 
 class Campaign:
-    """One fault after another on the same sites."""
+    """One fault after another on the same sites.
 
-    def __init__(self, sites: Sites, seed: int) -> None:
-        self._sites, self._random = sites, random.Random(seed)
+    Args:
+        sites: of all trials.
+        seed: of what is drawn.
+        noise: whether runs add noise, and take of their sites' budgets.
+    """
+
+    def __init__(self, sites: Sites, seed: int, *, noise: bool) -> None:
+        self.sites, self._random, self._noise = sites, random.Random(f"{seed} {noise}"), noise
+        self._references: dict[str, list[dict[str, Any]]] = {}
+        self._charges: dict[str, dict[str, float]] = {}
+        self._person = Person(sites)
         self._extra = {"nebulafl": catalogue(sites)}
 
-    def tell(self, number: int, protocol: str, fault: str, target: str) -> Trial:
-        """Do a trial."""
-        sites, begun, before = self._sites, time.monotonic(), set(self._sites.runs.iterdir())
-        name = protocol.partition(" ")[0]
-        words = [name, "--data", OF_THREE.get(name, f"{VERTICAL},{CLINIC}=visits")]
-        words += [*SUBJECTS[protocol], *self._extra.get(protocol, ())]
-        driver = sites.drive(*words)
-        moment = self._await(driver, before)
-        codes, message, outcome = [], "", "over before" if driver.poll() is not None else ""
-        if not outcome:
-            self._strike(fault, sites.started.get(target, driver))
-            if protocol.endswith("quorum") and target == SHOP:  # it comes back while the others go on
-                time.sleep(self._random.uniform(0.0, 4.0))
-                sites.mend()
-        try:
-            _, err = self._ended(driver, before)
-            codes, message = (
-                [driver.returncode],
-                next((line for line in err.splitlines() if line.startswith("fed")), ""),
-            )
-        except subprocess.TimeoutExpired:
-            outcome = "hung"
-            driver.kill()
-            driver.communicate()
-        sites.mend()
-        if not sites.are_free():
-            outcome = "hung"
-        made = [path for path in sites.runs.iterdir() if path not in before]
-        if not outcome:
-            outcome = "finished" if codes == [0] else self._go_on(made, words, codes)
-        return Trial(
-            number, protocol, fault, target, moment, codes, round(time.monotonic() - begun, 1), outcome, message
-        )
+    def stop(self) -> None:
+        self._person.stop()
 
-    def _await(self, driver: subprocess.Popen[str], before: set[Path]) -> str:
-        """Wait for the moment of the fault: a round of the training, or seconds of the start for one in six."""
-        sites = self._sites
+    def words(self, name: str) -> tuple[str, ...]:
+        """Return the settings of a protocol."""
+        subject = SUBJECTS[name]
+        return (*subject.words, *(subject.noise if self._noise else subject.plain), *self._extra.get(name, ()))
+
+    def command(self, name: str, flags: tuple[str, ...]) -> tuple[str, ...]:
+        """Return what the bank's person types."""
+        protocol = name.partition(" ")[0]
+        data = OF_THREE.get(protocol, f"{VERTICAL},{CLINIC}=visits")
+        sites = SUBJECTS[name].budgets if self._noise else ()
+        budgets = [word for one in sites for word in ("--budget", f"{one}={ANNOUNCED:g}:1e-4")]
+        seed = ("--share-seed", "--seed", "7")
+        return (protocol, "--data", data, "--resume", "auto", *seed, *budgets, *flags, *self.words(name))
+
+    def tell(self, number: int, name: str, fault: Fault, flag: str = "") -> Trial:
+        """Do a trial."""
+        sites, begun = self.sites, time.monotonic()
+        flags = {"pause": ("--return-timeout", "86400" if isinstance(fault, Later) else "120")}.get(flag, ())
+        flags = ("--auto-resume",) if flag == "auto" else flags
+        trial = Trial(number, name, self._noise, flag, fault.name, fault.target)
+        before, out = {one: len(sites.audit(one)) for one in sites.names}, sites.runs / f"trial-{number}"
+        command = self.command(name, flags)
+        for _ in range(ATTEMPTS):
+            driver = sites.drive(*command, out=out)
+            trial.moment = self._await(driver, out)
+            if not driver.poll():  # on a machine that is busy it may have ended before its fault
+                break
+            sites.are_free()
+            shutil.rmtree(out, ignore_errors=True)
+        if driver.poll() is not None:
+            trial.outcome = "over before"
+        else:
+            of_site = [] if fault.target == "driver" else [sites.started[self._site(fault)]]
+            processes = [*of_site, *([driver] if fault.target in ("driver", "coordinator") else [])]
+            fault.strike(sites, processes)
+            time.sleep(fault.seconds)
+            fault.mend(sites, processes)
+            sites.mend()
+        found = self._come_to_the_end(trial, driver, command, out)
+        if found is not None and trial.outcome != "over before":
+            trial.wrong = self._wrong(trial, found, before)
+        if trial.outcome != "not resumable" and not trial.wrong:
+            shutil.rmtree(out, ignore_errors=True)
+        trial.seconds = round(time.monotonic() - begun, 1)
+        return trial
+
+    @staticmethod
+    def _site(fault: Fault) -> str:
+        return BANK if fault.target == "coordinator" else fault.target
+
+    def _come_to_the_end(
+        self, trial: Trial, driver: Forked, command: tuple[str, ...], out: Path
+    ) -> dict[str, Any] | None:
+        """Wait for the end of the run, and give its command again as often as it takes; return the run's last line."""
+        sites, had_checkpoint = self.sites, False
+        for attempt in range(1 + ATTEMPTS):
+            if attempt:
+                driver = sites.drive(*command, out=out)
+            try:
+                said, err = self._ended(driver, out)
+            except subprocess.TimeoutExpired:
+                trial.outcome = "hung"
+                driver.kill()
+                driver.communicate()
+                sites.are_free()
+                return None
+            trial.codes.append(driver.returncode)
+            if not attempt:
+                trial.message = next((line for line in err.splitlines() if line.startswith("fed")), "")
+            if not sites.are_free():
+                trial.outcome = "hung"
+                return None
+            if driver.returncode == 0:
+                found: dict[str, Any] = json.loads(said.splitlines()[-1])
+                parts = len(run_folders(out))
+                is_resumed = RunFolder.open(found["run"]).manifest["parent"] is not None
+                if not trial.outcome:
+                    first = "finished" if parts == 1 else "paused"
+                    trial.outcome = first if not attempt else "resumed" if is_resumed else "begun anew"
+                if had_checkpoint and not is_resumed:
+                    trial.wrong = "the run had a checkpoint, and was begun anew"
+                return found
+            print(err.strip()[-600:], file=sys.stderr)
+            had_checkpoint = any(map(checkpoints, run_folders(out)))
+        trial.outcome = "not resumable"
+        return None
+
+    def _await(self, driver: Forked, out: Path) -> str:
+        """Wait for the moment of the fault: a round of the training, or seconds of the start for one in eight."""
         if self._random.random() < 1 / 8:
             seconds = self._random.uniform(1.0, 8.0)
             time.sleep(seconds)
@@ -239,26 +367,14 @@ class Campaign:
         least = self._random.randint(1, 5)
 
         def is_there() -> bool:
-            new = [path for path in sites.runs.iterdir() if path not in before]
+            new = run_folders(out)
             return driver.poll() is not None or any(checkpoints(path) and rounds(path) >= least for path in new)
 
-        until(is_there)
+        until(is_there, 4 * LIMIT)
         time.sleep(self._random.uniform(0.0, 0.2))
         return f"round {least}"
 
-    def _strike(self, fault: str, process: subprocess.Popen[str]) -> None:
-        way = self._sites.way
-        if fault in ("cut", "away"):
-            way.is_closed = fault == "away"
-            way.cut()
-        elif fault.startswith("stop"):
-            process.send_signal(signal.SIGSTOP)
-            time.sleep(2 * AWAY if fault == "stop for long" else 1.0)
-            process.send_signal(signal.SIGCONT)
-        else:
-            process.send_signal(SIGNALS[fault])
-
-    def _ended(self, driver: subprocess.Popen[str], before: set[Path]) -> tuple[str, str]:
+    def _ended(self, driver: Forked, out: Path) -> tuple[str, str]:
         """Wait until a driver ends, as long as its run goes on; return what it said.
 
         Raises:
@@ -267,12 +383,7 @@ class Campaign:
 
         def size() -> int:
             with contextlib.suppress(OSError):
-                return sum(
-                    file.stat().st_size
-                    for run in set(self._sites.runs.iterdir()) - before
-                    for file in run.rglob("*")
-                    if file.is_file()
-                )
+                return sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
             return -1
 
         seen, since = size(), time.monotonic()
@@ -285,64 +396,232 @@ class Campaign:
                 if time.monotonic() > since + LIMIT:
                     raise
 
-    def _go_on(self, made: list[Path], words: list[str], codes: list[int]) -> str:
-        """Go on from a run's last checkpoint, or begin it anew where it has none."""
-        run = next((path for path in made if checkpoints(path)), None)
-        again = words if run is None else [words[0], "--resume", str(run)]
+    # --- what is wrong with a run that came to its end ---
+
+    def _wrong(self, trial: Trial, found: dict[str, Any], before: dict[str, int]) -> str:
+        sites = self.sites
+        lines = {name: sites.audit(name) for name in sites.names}
+        runs = {line["run"] for line in lines[BANK][before[BANK] :] if line.get("run")}
+        of_trial = {name: [line for line in log if line.get("run") in runs] for name, log in lines.items()}
+        told = [trial.wrong, self._wrong_metrics(trial, found), *self._wrong_budgets(trial, found, of_trial)]
+        for index, one in enumerate(sites.names):
+            for other in sites.names[index + 1 :]:
+                for each in compare(one, of_trial[one], other, of_trial[other]):
+                    told += [f"{one} and {other}: {line}" for line in each.differences]
+        return "; ".join(filter(None, told))
+
+    def _wrong_metrics(self, trial: Trial, found: dict[str, Any]) -> str:
+        subject, per_round = SUBJECTS[trial.protocol], rounds_of(found["run"])
+        if subject.has_quorum:
+            words = self.words(trial.protocol)
+            config = build(HorizontalConfig, dict(word.split("=") for word in words))
+            if len(per_round) != MANY_ROUNDS:
+                return f"{len(per_round)} rounds of {MANY_ROUNDS}"
+            absences = []
+            for name in self.sites.names:
+                away = [one["round"] for one in per_round if f"{name}/away" in one]
+                if away:
+                    absences.append(Absence(name, trial.fault, (away[0] - 1) / MANY_ROUNDS, away[-1] / MANY_ROUNDS))
+            file = parties_file(self.sites, "horizontal")
+            key = repr(absences)
+            if key not in self._references:
+                self._references[key] = with_absences(config, file, absences, REFERENCES)
+            return outside(found["metrics"], self._references[key])
+        expected = self.references(trial.protocol)
+        if self._noise or subject.follows_clock:
+            return outside(found["metrics"], [one["metrics"] for one in expected])
+        return difference(found, per_round, expected[0], rounds_of(expected[0]["run"]))
+
+    def references(self, name: str) -> list[dict[str, Any]]:
+        """Return the last lines of undisturbed runs: simulated, or between these sites where they follow the clock."""
+        if name in self._references:
+            return self._references[name]
+        subject, protocol = SUBJECTS[name], name.partition(" ")[0]
+        if subject.follows_clock:
+            found = [self.undisturbed(name) for _ in range(REFERENCES - 1)]
+        else:
+            seeds = "7" if not self._noise else ",".join(map(str, range(REFERENCES)))
+            words = ["run", protocol, "--runtime", "simulated", "--seeds", seeds, "--format", "json", "--quiet"]
+            words += ["--data", str(parties_file(self.sites, protocol)), *self.words(name)]
+            driver = self.sites.forks.start(*words, "--out", str(self.sites.path / "simulated"))
+            said, err = driver.communicate(10 * LIMIT)
+            assert driver.returncode == 0, err[-2000:]
+            last = json.loads(said.splitlines()[-1])
+            found = last["runs"] if "runs" in last else [last]
+        self._references[name] = found
+        return found
+
+    def undisturbed(self, name: str) -> dict[str, Any]:
+        """Return the last line of a run between the sites, and note what it took of their budgets."""
         for _ in range(ATTEMPTS):
-            before = set(self._sites.runs.iterdir())
-            driver = self._sites.drive(*again)
-            try:
-                _, err = self._ended(driver, before)
-            except subprocess.TimeoutExpired:
-                driver.kill()
-                driver.communicate()
-                return "hung"
-            codes.append(driver.returncode)
+            before = {one: len(self.sites.audit(one)) for one in self.sites.names}
+            folder = self.sites.runs / "undisturbed" / str(time.monotonic())
+            driver = self.sites.drive(*self.command(name, ()), out=folder)
+            out, err = driver.communicate(10 * LIMIT)
+            assert self.sites.are_free()
             if driver.returncode == 0:
-                return "begun anew" if run is None else "resumed"
-            print(err.strip()[-600:], file=sys.stderr)
-            self._sites.are_free()
-        return "not resumable"
+                break
+        assert driver.returncode == 0, err[-2000:]
+        self._charges[name] = {one: charged(self.sites.audit(one)[count:]) for one, count in before.items()}
+        found: dict[str, Any] = json.loads(out.splitlines()[-1])
+        return found
+
+    def _wrong_budgets(self, trial: Trial, found: dict[str, Any], lines: dict[str, list[dict[str, Any]]]) -> list[str]:
+        """Return what is wrong with what the logs charge; see `Campaign.tell`.
+
+        A site is charged for what left it: as much as an undisturbed run takes where the run neither paused nor was
+        proposed anew, at least that elsewhere, and never more than was announced for each run.
+        """
+        subject = SUBJECTS[trial.protocol]
+        if not (self._noise and subject.budgets):
+            return []
+        if trial.protocol not in self._charges:
+            self.undisturbed(trial.protocol)
+        told, num_proposed = [], len({line["run"] for log in lines.values() for line in log if line.get("run")})
+        for name in subject.budgets:
+            whole, epsilon = self._charges[trial.protocol][name], charged(lines[name])
+            missed = sum(f"{name}/away" in one for one in rounds_of(found["run"])) if subject.has_quorum else 0
+            # a round that it missed is not charged; in which it was lost its answer may have left
+            least = whole * (1 - missed / MANY_ROUNDS) * (1 - 1e-9)
+            most = whole * (1 + 1e-9) if trial.outcome == "finished" else num_proposed * ANNOUNCED
+            if not least <= epsilon <= most:
+                told.append(f"{name} is charged epsilon {epsilon:g}, of {least:g} to {most:g}")
+        return told
+
+
+def charged(lines: list[dict[str, Any]]) -> float:
+    """Return the epsilon that lines of a log charge."""
+    return max((in_all(taken).epsilon for taken in spent(lines).values()), default=0.0)
+
+
+class Person:
+    """Approves what is proposed to any site; a run that shares its seed waits for a person.
+
+    Args:
+        sites: all that they answer for.
+    """
+
+    def __init__(self, sites: Sites) -> None:
+        self._sites, self._is_over = sites, threading.Event()
+        self._thread = threading.Thread(target=self._answer, daemon=True)
+        self._thread.start()
+
+    def _answer(self) -> None:
+        folders = [self._sites.folder(name) for name in self._sites.names]
+        answered: set[Path] = set()
+        while not self._is_over.wait(0.2):
+            for folder in folders:
+                for file in sorted(set((folder.path / "proposals").glob("*[0-9a-f].json")) - answered):
+                    proposal = kept_proposal(folder, file.stem)
+                    if proposal is None:
+                        continue
+                    with contextlib.suppress(OSError):  # the disk is full
+                        with contextlib.suppress(FedactorsError):  # it is answered, or its coordinator went away
+                            decide(folder, proposal, approved=True)
+                        answered.add(file)
+
+    def stop(self) -> None:
+        self._is_over.set()
+        self._thread.join(30)
+
+
+def run_folders(out: Path) -> list[Path]:
+    """Return the run folders of a trial."""
+    return [path for path in out.iterdir() if (path / "manifest.json").exists()] if out.exists() else []
+
+
+class WithBudgets(Sites):
+    """Sites whose data have budgets, as far as the campaign's protocols take of them."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        for name in self.names:
+            file = self.path / name / "site.toml"
+            text = file.read_text()
+            for kind in ("patients", "cases", "cured", "orders", "visits"):
+                head = f"[data.{kind}]\n"
+                text = text.replace(head, f"{head}budget = {{ epsilon = {BUDGET}, delta = 0.5 }}\n")
+            for kind, rows in (("sales", "orders"), ("stays", "visits")):  # what reads the same file needs a budget too
+                text = text.replace(f'[data.{kind}]\npath = "{rows}.csv"', f'[data.{kind}]\npath = "{kind}.csv"')
+                if (file.with_name(f"{rows}.csv")).exists():
+                    shutil.copy(file.with_name(f"{rows}.csv"), file.with_name(f"{kind}.csv"))
+            file.write_text(text)
+
+
+def read_trials() -> list[Trial]:
+    """Return the trials of the page."""
+    return [Trial(**row) for row in json.loads(ROWS.read_text())["trials"]]
 
 
 def table(trials: list[Trial]) -> str:
-    """Return outcomes by fault, as a table of a page."""
-    found = Counter((f"{one.fault}, {one.target}", one.outcome) for one in trials)
-    kinds = list(dict.fromkeys(kind for kind, _ in found))
-    rows = [[kind, *(str(found[kind, outcome]) for outcome in OUTCOMES)] for kind in kinds]
-    rows.append([f"all {len(trials)}", *(str(sum(one.outcome == outcome for one in trials)) for outcome in OUTCOMES)])
-    head = ["fault, of whom", *OUTCOMES]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
+    """Return outcomes by fault and by protocol, as a table of a page."""
+    groups: dict[str, list[Trial]] = {}
+    for one in trials:
+        groups.setdefault(f"{one.fault}, {one.target}", []).append(one)
+    for one in sorted(trials, key=lambda one: (one.protocol, one.noise)):
+        groups.setdefault(f"{one.protocol}{', noise' if one.noise else ''}", []).append(one)
+    groups["all"] = trials
+    lines = [["", *OUTCOMES, "wrong"], ["---"] * (len(OUTCOMES) + 2)]
+    for kind, group in groups.items():
+        found = Counter(one.outcome for one in group)
+        lines.append([kind, *(str(found[one]) for one in OUTCOMES), str(sum(bool(one.wrong) for one in group))])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def render_page(page: Path) -> str:
+    """Return a page with its table made anew."""
+    return MARK.sub(lambda found: found[1] + table(read_trials()) + found[2], page.read_text())
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run the trials and write a row for each; return 1 where one hung or could not be resumed."""
+    """Run the trials and write a row for each; return 1 where one hung, could not be resumed, or is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.campaign.sites", description=__doc__)
-    parser.add_argument("--trials", type=int, default=48)
+    parser.add_argument("--trials", type=int, default=140)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default=",".join(SUBJECTS), help="protocols")
-    parser.add_argument("--seconds", type=float, default=3600.0, help="after which no trial begins")
+    parser.add_argument("--seconds", type=float, default=1e9, help="after which no trial begins")
     parser.add_argument("--out", type=Path, help="a JSON file for the rows")
+    parser.add_argument("--page", action="store_true", help="renew the table of the page, and run nothing")
     given = parser.parse_args(words)
-    protocols, end, trials = given.only.split(","), time.monotonic() + given.seconds, list[Trial]()
-    with tempfile.TemporaryDirectory(prefix="faults-") as folder:
-        with contextlib.redirect_stdout(io.StringIO()):
-            sites = Sites(Path(folder))
-        try:
-            campaign = Campaign(sites, given.seed)
-            for number in range(given.trials):
-                if time.monotonic() > end:
-                    break
-                fault, target = CASES[(number + number // len(protocols)) % len(CASES)]
-                trials.append(campaign.tell(number, protocols[number % len(protocols)], fault, target))
-                print(json.dumps(asdict(trials[-1])), flush=True)
-        finally:
-            sites.end()
-    if given.out is not None:
-        given.out.write_text(json.dumps({"seed": given.seed, "trials": [asdict(one) for one in trials]}, indent=1))
-    print(table(trials))
-    return int(any(one.outcome in ("hung", "not resumable") for one in trials))
+    if given.page:
+        PAGE.write_text(render_page(PAGE))
+        return 0
+    begun, trials, names = time.monotonic(), list[Trial](), given.only.split(",")
+    has = {"clock": COMPILER is not None, "disk": whether_possible()["disk"] is None}
+    lacks = {what for what, is_there in has.items() if not is_there}
+    planned = plan(given.trials, names, [fault for fault in faults(AWAY) if fault.needs not in lacks])
+    print(f"left out: {', '.join(sorted(lacks))}" if lacks else "every fault is possible", flush=True)
+    for noise, share in ((True, 0.5), (False, 1.0)):
+        end = begun + share * given.seconds
+        with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+            sites = (WithBudgets if noise else Sites)(Path(folder), small_disks="disk" not in lacks)
+            campaign = Campaign(sites, given.seed, noise=noise)
+            try:
+                for number, name, fault, flag, is_noisy in planned:
+                    if is_noisy != noise or time.monotonic() > end:
+                        continue
+                    trials.append(campaign.tell(number, name, fault, flag))
+                    print(json.dumps(asdict(trials[-1])), flush=True)
+                    if given.out is not None:
+                        rows = [asdict(one) for one in sorted(trials, key=lambda one: one.number)]
+                        given.out.write_text(json.dumps({"seed": given.seed, "trials": rows}, indent=1) + "\n")
+            finally:
+                campaign.stop()
+                sites.end()
+    print(table(trials), end="")
+    return int(any(one.outcome in ("hung", "not resumable") or one.wrong for one in trials))
+
+
+def plan(count: int, names: list[str], possible: list[Fault]) -> list[tuple[int, str, Fault, str, bool]]:
+    """Return number, protocol, fault, flag and noise of each trial: fault after fault, each with all protocols."""
+    planned = []
+    for number in range(count):
+        index, turn = number % len(names), number // len(names) % len(possible)
+        name = names[index]
+        flag = "auto" if SUBJECTS[name].has_quorum or (index + turn) % 3 == 2 else "pause"
+        noise = bool(SUBJECTS[name].noise) and (index + turn) % 2 == 0
+        planned.append((number, name, possible[turn], flag, noise))
+    return planned
 
 
 if __name__ == "__main__":

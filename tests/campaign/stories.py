@@ -358,7 +358,8 @@ def tell(
                 environment.end_all()
             if environment.network:
                 environment.link(up=True)
-            environment.empty()
+            if environment.disk is not None:
+                environment.disk.empty()
             left = count_left(row, environment)
             judge(row, code, start, fault)  # by now whoever speaks for a driver that ended at once has spoken
             if row.ended == "internal":
@@ -404,7 +405,8 @@ def strike(start: Start, fault: Fault, pace: Pace, draw: random.Random, row: Row
     if fault.what == "link down":
         start.environment.link(up=False)
     elif fault.what == "disk full":
-        start.environment.fill()
+        assert start.environment.disk is not None
+        start.environment.disk.fill()
     else:
         pid = start.find(fault.to, draw)
         if pid is None:

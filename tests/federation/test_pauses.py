@@ -17,6 +17,8 @@ import pytest
 
 from fedactors.cli.main import main
 from fedactors.config import build
+from fedactors.errors import PartyLost
+from fedactors.federation.runtime import FederatedRuntime
 from fedactors.federation.site_folder import SITE, in_all, spent, taken_by
 from fedactors.protocols.pubsub_vfl.algorithm import embedding_sigma
 from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
@@ -68,6 +70,31 @@ def test_a_run_pauses_for_a_site_and_goes_on_exactly_without_a_new_approval(
     acting.join(60)
     same(last_line(capsys), expected)
     assert len(runs(world)) == 2
+    for name in (BANK, SHOP):
+        assert len(lines(world, name, "approved")) == 1
+        assert len(lines(world, name, "reopened")) == 1
+
+
+def test_a_run_pauses_on_where_sites_are_lost_before_all_have_opened_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    protocol, words = LONGER["pubsub-vfl"]
+    assert simulated(world, words, protocol) == 0
+    expected, propose, lost = last_line(capsys), FederatedRuntime._propose, [1, 2]
+
+    async def loses(self: FederatedRuntime) -> None:
+        await propose(self)
+        if self._is_paused and lost:
+            lost.pop()
+            raise PartyLost(SHOP, f"says of {BANK}: its site did not answer within 10 s")
+
+    monkeypatch.setattr(FederatedRuntime, "_propose", loses)
+    acting = after_rounds(world, 2, restarted(world, SHOP))
+    code = federated(world, words, "--share-seed", "--seed", "7", *PAUSE, protocol=protocol)
+    assert code == 0, capsys.readouterr().err
+    acting.join(60)
+    assert lost == []
+    same(last_line(capsys), expected)
     for name in (BANK, SHOP):
         assert len(lines(world, name, "approved")) == 1
         assert len(lines(world, name, "reopened")) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,7 +63,8 @@ def command(world: World, protocol: str) -> tuple[str, ...]:
     return ("run", protocol, *flags, "--format", "json", "--quiet")
 
 
-def simulated(world: World, words: tuple[str, ...], protocol: str = "pubsub-vfl") -> int:
+def parties_file(world: World, protocol: str) -> Path:
+    """Write the data of all sites as a ``parties.toml``, and return it."""
     parties = world.path / f"{protocol}.toml"
     bank, shop, clinic = (world.path / name for name in (BANK, SHOP, CLINIC))
     other = f'path = "{clinic / "visits.csv"}"\nid = "id"'
@@ -90,6 +92,11 @@ def simulated(world: World, words: tuple[str, ...], protocol: str = "pubsub-vfl"
         )
     third = f"[parties.{CLINIC}]\n{other}\n" if CLINIC in world.names else ""
     parties.write_text(f"[task]\n{task}\n[parties.{BANK}]\n{local[0]}\n[parties.{SHOP}]\n{local[1]}\n{third}")
+    return parties
+
+
+def simulated(world: World, words: tuple[str, ...], protocol: str = "pubsub-vfl") -> int:
+    parties = parties_file(world, protocol)
     flags = ("--runtime", "simulated", "--data", str(parties), "--out", str(world.path / "runs"))
     return main(["run", protocol, *flags, "--seed", "7", "--format", "json", "--quiet", *words])
 

@@ -1,4 +1,4 @@
-"""A way to a site that breaks: it swallows, is cut, is closed, or lets each connection live for some bytes only."""
+"""A way to a site that breaks: it is slow, swallows, is cut, is closed, or lets a connection live for some bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from fedactors.runtime.addresses import free_port
 from tests.federation.world import BANK, SHOP, World
 
-BLOCK = 65536
+BLOCK, SLOW_BLOCK = 65536, 4096
 
 
 class Way:
@@ -31,6 +31,8 @@ class Way:
         """Whether who connects is sent away."""
         self.lives: Iterator[int] | None = None
         """Bytes, of both directions, that each connection lives for from now on; None: for ever."""
+        self.pace: tuple[float, float] | None = None
+        """Seconds that each block waits, and bytes a second in each direction; None: as fast as it can."""
         self.num_cuts = 0
         self.loop = asyncio.new_event_loop()
         self._to = to
@@ -75,7 +77,9 @@ class Way:
 
         async def copy(one: asyncio.StreamReader, other: asyncio.StreamWriter) -> None:
             with contextlib.suppress(OSError):
-                while block := await one.read(BLOCK):
+                while block := await one.read(BLOCK if self.pace is None else SLOW_BLOCK):
+                    if self.pace is not None:
+                        await asyncio.sleep(self.pace[0] + len(block) / self.pace[1])
                     if left[0] is not None:
                         block = block[: left[0]]
                         left[0] -= len(block)
