@@ -4,7 +4,7 @@ Usage: python scenarios/demo.py [--out runs] [--smoke] [--picture FILE] [--readm
 
 Three methods of split learning on generated data (20,000 rows): first on the virtual clock, which says how long they
 will take, then on Ray, where every actor is a process, the link is emulated and the clock is the wall's. Machines are
-emulated too (one batch takes 15 times what a core needs), so that two cores can play seven machines. Ends with a
+emulated too (one batch takes 15 times what a core needs), so that two cores can emulate seven machines. Ends with a
 table, a picture and a report page.
 """
 
@@ -131,9 +131,7 @@ def result_lines(simulated: dict[str, LoadedRun], real: dict[str, LoadedRun]) ->
 def doubt(simulated: dict[str, LoadedRun], real: dict[str, LoadedRun]) -> list[str]:
     """Say so if this machine could not play seven: then its own speed is what was measured on Ray."""
     late = [name for name in METHODS if seconds_of(real[name]) > 1.5 * seconds_of(simulated[name])]
-    text = (
-        f"This machine is too busy or too small to play seven machines: Ray's figures are its own ({', '.join(late)})."
-    )
+    text = f"This machine cannot emulate seven machines: its Ray times do not compare the methods ({', '.join(late)})."
     return textwrap.wrap(text, WIDE) if late else []
 
 

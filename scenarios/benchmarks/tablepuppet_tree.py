@@ -83,14 +83,14 @@ def measure(settings: TreeBenchmark) -> dict[str, Any]:
         "tables_rows": sum(result.extra["rows"].values()),
         "num_rounds": settings.num_rounds,
         "processor_s": round(processor_s, 2),
-        "duckdb_s": round(in_one_place(settings), 2) if joined <= MOST_LISTED else None,
+        "duckdb_s": round(pooled_seconds(settings), 2) if joined <= MOST_LISTED else None,
         "more_mib": round(more_mib),
         "test/rmse": result.metrics["test/rmse"],
         "training/loss": result.metrics["training/loss"],
     }
 
 
-def in_one_place(settings: TreeBenchmark) -> float:
+def pooled_seconds(settings: TreeBenchmark) -> float:
     """Return the processor seconds of DuckDB's join and a ridge regression on its rows."""
     columns = ("length", "price", "stars", "age")
     given = tables(settings)

@@ -44,6 +44,7 @@ from tests.federation.hostile_sites import Rogue
 from tests.federation.test_centers import SMALL as CENTERS
 from tests.federation.test_centers import flags, write_centers
 from tests.federation.test_ray_sites import ACTOR, WithRay
+from tests.federation.test_runs import SMALL, VERTICAL
 from tests.federation.world import BANK, CLINIC, SHOP, World
 
 NETS = """
@@ -773,6 +774,43 @@ def test_a_package_trains_at_three_sites_whose_policies_answer(
         command = [sys.executable, "-c", load, str(part.parent), json_of(run)["model"]]
         made = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert made.returncode == 0, made.stderr
+    finally:
+        world.stop()
+
+
+NETWORKS = """
+from torch import nn
+
+
+def bottom(inputs, outputs):
+    return nn.Sequential(nn.Linear(inputs[0], 6), nn.Tanh(), nn.Linear(6, outputs))
+"""
+
+
+@pytest.mark.parametrize(
+    ("protocol", "named", "more"),
+    [
+        ("pubsub-vfl", "bottom_model", (*SMALL, "algorithm=vfl")),
+        ("mtcd", "user_network", ("problem=network", "num_rounds=2", "num_clients=2", "relaxed_protocol=true")),
+    ],
+)
+def test_networks_of_a_vertical_run_train_at_sites_that_allow_them(
+    tmp_path: Path, protocol: str, named: str, more: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = World(tmp_path)
+    file = tmp_path / "networks.py"
+    file.write_text(NETWORKS)
+    allow(world, 'code = "person"\napprove = "policy"')
+    try:
+        assert main(["site", "allow-code", str(file), "--folder", str(tmp_path / SHOP)]) == 0
+        for name in (BANK, SHOP):
+            world.start(name)
+        federation, out = str(tmp_path / BANK / "federation.toml"), str(tmp_path / "runs")
+        given = ("--federation", federation, "--out", out, "--data", VERTICAL, "--code", str(file), "--format=json")
+        assert main(["run", protocol, *given, f"{named}=networks:bottom", *more]) == 0, capsys.readouterr().err
+        run = last(capsys.readouterr().out)
+        assert user_code.digest_in(json_of(run)[named])
+        assert run["metrics"]["test/accuracy"] > 0.4, run["metrics"]
     finally:
         world.stop()
 

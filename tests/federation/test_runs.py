@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from fedactors.cli.main import main
 from fedactors.federation.large_messages import Arriving
@@ -228,3 +230,26 @@ def test_a_run_whose_messages_are_larger_than_it_asked_for_ends_and_says_what_to
     assert said == [
         f"fedactors: shop.train: a message of 13010560 bytes to shop: at most 5368709 are approved: {remedy}"
     ]
+
+
+def test_folders_of_images_train_at_sites(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world = World(tmp_path)
+    draw = np.random.default_rng(0)
+    for folder in (f"{BANK}/photos", f"{SHOP}/photos", f"{BANK}/held"):
+        for name, brightness in (("cat", 0), ("dog", 120)):
+            (tmp_path / folder / name).mkdir(parents=True)
+            for number in range(20):
+                pixels = (brightness + draw.random((8, 8)) * 120).astype(np.uint8)
+                Image.fromarray(pixels).save(tmp_path / folder / name / f"{number}.png")
+    task = 'type = "binary", layout = "horizontal", classes = ["cat", "dog"], shape = [1, 8, 8], test = "held"'
+    for name, more in ((BANK, f"task = {{ {task} }}\n"), (SHOP, "")):
+        file = tmp_path / name / "site.toml"
+        file.write_text(f'{file.read_text()}\n[data.photos]\npath = "photos"\n{more}\n[policy]\napprove = "policy"\n')
+        world.start(name)
+    try:
+        federation, out = str(tmp_path / BANK / "federation.toml"), str(tmp_path / "runs")
+        words = ("--data", f"{BANK}=photos,{SHOP}=photos", "num_rounds=2", "model=linear", "local_baseline=false")
+        assert main(["run", "horizontal", "--federation", federation, "--out", out, *words, "--format=json"]) == 0
+        assert last_line(capsys)["metrics"]["test/auc"] > 0.9
+    finally:
+        world.stop()
