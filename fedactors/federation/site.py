@@ -503,16 +503,16 @@ class SiteProcess:
     def _give_up_lost(self, peer: str, run: str, *, is_new: bool = True) -> None:
         """Give up a driver whose connection broke, where a driver of its site comes anew with the run.
 
-        Where `is_new`, and the site has no room for a further run, another run of that driver's site is meant too.
+        Where `is_new`, and the site does one run at a time, another run of that driver's site is meant too. With more
+        slots it may go on: a connection that breaks ends no run.
         """
-        is_full = is_new and len(self.runs) >= self.folder.policy.concurrent_runs
+        is_any = is_new and self.folder.policy.concurrent_runs == 1
         for active in list(self.runs.values()):
             driver = active.driver
             if driver is None or driver.peer != peer or driver.stream.is_carried:
                 continue
-            if active.run == run or is_full:
+            if active.run == run or is_any:
                 driver.give_up("its driver came back without the run")
-                is_full = False
 
     def _demand(self, proposal: Proposal) -> Demand:
         """Return what a run takes of this site.

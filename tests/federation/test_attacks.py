@@ -58,9 +58,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 def is_free(world: World) -> bool:
     end = time.monotonic() + 20
-    while any(world.asked(name) for name in (BANK, SHOP)) and time.monotonic() < end:
+    while any(world.driven_run(name) for name in (BANK, SHOP)) and time.monotonic() < end:
         time.sleep(0.02)
-    return not any(world.asked(name) for name in (BANK, SHOP))
+    return not any(world.driven_run(name) for name in (BANK, SHOP))
 
 
 # --- a budget, by a driver that does not keep to the order -----------------------------------------------------------

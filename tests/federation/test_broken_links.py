@@ -359,7 +359,7 @@ def test_a_link_that_does_not_come_back_ends_the_run_in_a_line_and_both_sites_ar
     assert 4.0 <= took < 30
     way.is_closed = False
     end = time.monotonic() + 60
-    while any(world.asked(name) for name in (BANK, SHOP)) and time.monotonic() < end:
+    while any(world.driven_run(name) for name in (BANK, SHOP)) and time.monotonic() < end:
         time.sleep(0.05)
     assert federated(world, SMALL) == 0, world.output
 

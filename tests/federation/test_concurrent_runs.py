@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from fedactors.cli.main import main
 from fedactors.federation import site
 from fedactors.federation.operations import agree
 from fedactors.federation.run_queue import ActiveRun
+from fedactors.federation.site import SiteProcess
 from fedactors.federation.site_folder import SITE, Amount, in_all, spent
 from fedactors.federation.site_run import SiteRun
 from tests.federation.test_run_queue import drivers, finished, persons, queue_of, until
@@ -129,8 +131,9 @@ def test_two_runs_at_the_same_sites_have_the_results_of_each_alone(world: World)
 @slow
 def test_one_is_stopped_and_the_other_goes_on(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     until(lambda: is_free(world))
-    with drivers(by(world, BANK, rounds=1000), by(world, SHOP, rounds=500)) as (first, second):
-        until(lambda: [one["stage"] for one in runs_of(world)] == ["open", "open"])  # it is written every 5 s
+    with drivers(by(world, BANK, rounds=1000), by(world, SHOP, rounds=120)) as (first, second):
+        until(lambda: both_open(world))
+        world.on(SHOP, world.processes[SHOP]._operations.look)  # as it does every few seconds
         run, other = (next(one["run"] for one in runs_of(world) if one["coordinator"] == name) for name in (BANK, SHOP))
         capsys.readouterr()
         assert main(["site", "status", "--folder", str(world.path / SHOP)]) == 0
@@ -323,3 +326,29 @@ def test_a_site_that_is_killed_ends_all_its_runs_and_each_may_be_resumed(tmp_pat
 
 def has_rounds(active: ActiveRun, count: int) -> bool:
     return active.site_run is not None and active.site_run.gate.arrived.messages() > 4 * count
+
+
+def test_a_driver_whose_connection_broke_goes_on_beside_a_further_run_of_its_site(tmp_path: Path) -> None:
+    """It comes back by itself; where a site does one run at a time, the new one has to be the coordinator's choice."""
+    given_up: list[str] = []
+
+    def driver(name: str) -> Any:
+        return SimpleNamespace(
+            peer=BANK, stream=SimpleNamespace(is_carried=False), give_up=lambda _: given_up.append(name)
+        )
+
+    made = World(tmp_path)
+    for lines, run, expected in (
+        ("concurrent_runs = 2", "c", []),
+        ("concurrent_runs = 2", "a", ["a"]),
+        ("concurrent_runs = 1", "c", ["a", "b"]),
+    ):
+        file = made.path / SHOP / SITE
+        before = file.read_text()
+        file.write_text(f"{before}\n[policy]\n{lines}\n")
+        process = SiteProcess(made.folder(SHOP))
+        process.runs.update({name: ActiveRun(BANK, name, driver(name)) for name in "ab"})
+        process._give_up_lost(BANK, run)
+        assert given_up == expected
+        given_up.clear()
+        file.write_text(before)

@@ -144,7 +144,7 @@ def crossed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 def await_end(world: World) -> None:
     """Wait until no site has a run."""
     end = time.monotonic() + 30
-    while (busy := [name for name in (BANK, SHOP) if world.asked(name)]) and time.monotonic() < end:
+    while (busy := [name for name in (BANK, SHOP) if world.driven_run(name)]) and time.monotonic() < end:
         time.sleep(0.02)
     assert not busy
 

@@ -158,7 +158,7 @@ def test_whatever_greets_a_site_is_sent_away(lasting: World, handshake: bytes) -
         writer.close()
 
     asyncio.run(knock())
-    assert lasting.asked(BANK) is None
+    assert lasting.driven_run(BANK) is None
 
 
 def test_an_honest_run_goes_through_after_all_that(lasting: World) -> None:

@@ -309,9 +309,9 @@ def test_a_driver_that_says_nothing_more_is_stopped_too(kept: World, monkeypatch
         waiting.join(60)
         assert main(["site", "stop", seen[0].proposal.run, "--folder", str(kept.path / SHOP)]) == 0
         end = time.monotonic() + 20
-        while kept.asked(SHOP) is not None and time.monotonic() < end:
+        while kept.driven_run(SHOP) is not None and time.monotonic() < end:
             time.sleep(0.05)
-        idle.append(kept.asked(SHOP))
+        idle.append(kept.driven_run(SHOP))
 
     idle: list[Any] = []
     thread = threading.Thread(target=stop)

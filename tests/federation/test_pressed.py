@@ -276,7 +276,7 @@ def test_a_link_that_swallows_ends_the_run_within_the_heartbeat_timeout_and_both
         assert took < 60
         link.swallows = False
         end = time.monotonic() + 60
-        while any(world.asked(name) for name in (BANK, SHOP)) and time.monotonic() < end:
+        while any(world.driven_run(name) for name in (BANK, SHOP)) and time.monotonic() < end:
             time.sleep(0.05)
         assert federated(world, SMALL) == 0, world.output
     finally:
@@ -306,6 +306,6 @@ def test_a_site_that_is_restarted_while_a_run_waits_for_its_answer(
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fedactors: ")]
     assert "shop" in line
     end = time.monotonic() + 30
-    while pressed.asked(BANK) is not None and time.monotonic() < end:
+    while pressed.driven_run(BANK) is not None and time.monotonic() < end:
         time.sleep(0.02)
     assert federated(pressed, SMALL) == 0, pressed.output  # nothing of it is left at either

@@ -594,7 +594,7 @@ def test_what_waits_is_what_begins(world: World) -> None:
             decide(world.folder(SHOP), waiter.rogue.proposal, approved=True)
             with pytest.raises(Refused, match="asks for its position before it has proposed a run"):
                 await other.ask("position")
-        await asyncio.to_thread(until, lambda: world.asked(SHOP) == tree["run"])
+        await asyncio.to_thread(until, lambda: world.driven_run(SHOP) == tree["run"])
         with pytest.raises(Refused, match="is another one than it was when it began to wait"):
             await waiter.ask("propose", longer)
         assert world.run(SHOP) is None
@@ -639,7 +639,7 @@ def test_no_second_connection_with_a_run_that_waits_keeps_a_site(world: World) -
         await first.end()
 
     with_waiters(world, 0, act)
-    assert world.asked(SHOP) is None
+    assert world.driven_run(SHOP) is None
 
 
 @slow
@@ -648,7 +648,7 @@ def test_a_coordinator_is_told_of_no_run_of_others(world: World) -> None:
 
     async def act(waiter: Waiter) -> None:
         with busy(world):
-            run = world.asked(SHOP)
+            run = world.driven_run(SHOP)
             assert run
             assert run not in str(await waiter.queue())
             with pytest.raises(Refused, match="one at a time") as told:
@@ -671,7 +671,7 @@ def test_a_run_that_paused_comes_before_those_that_wait(world: World) -> None:
         await asyncio.sleep(2)
         assert not world.processes[SHOP]._queue.reserved
         link = await driver_of(world, paused.run, "")
-        assert world.asked(SHOP) == paused.run
+        assert world.driven_run(SHOP) == paused.run
         await link.end()
         position = (1, "")
         while position[0] != 0:
@@ -693,7 +693,7 @@ def test_a_driver_that_dies_while_it_waits_keeps_nobody_waiting(
             until(lambda: len(queue_of(world, BANK)) == 2)
             os.kill(first.pid, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
             begun = time.monotonic()
-            until(lambda: world.asked(BANK) == queue_of(world, BANK)[-1]["run"], 30)
+            until(lambda: world.driven_run(BANK) == queue_of(world, BANK)[-1]["run"], 30)
             assert time.monotonic() - begun < 20
             world.free(SHOP)
             finished(second)

@@ -214,7 +214,7 @@ class World:
         found = [active.site_run for active in self.processes[name].runs.values() if active.site_run is not None]
         return found[0] if found else None
 
-    def asked(self, name: str) -> str | None:
+    def driven_run(self, name: str) -> str | None:
         """Return the run whose driver a site listens to, if there is one: the first."""
         return next(iter(self.processes[name].runs), None)
 

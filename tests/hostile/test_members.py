@@ -93,7 +93,7 @@ def test_who_may_not_coordinate_takes_no_drivers_place(world: World) -> None:
             async with connected(world, CLINIC, "driver"):
                 pass
         async with connected(world, BANK, "driver"):
-            assert world.asked(SHOP) == RUN
+            assert world.driven_run(SHOP) == RUN
 
     asyncio.run(work())
     assert [line for line in world.refusals(SHOP) if "comes as a driver" in line]
@@ -116,7 +116,7 @@ def test_what_a_removed_site_has_open_ends(world: World) -> None:
             file.write_text(world.signed(without(file.read_text(), CLINIC)))
             await becomes(lambda: bool(lost))
             assert "clinic is no site of credit any more" in lost[0]
-            await becomes(lambda: world.asked(SHOP) is None)
+            await becomes(lambda: world.driven_run(SHOP) is None)
             assert await other.ask(b"four", "a call") == 4
         with pytest.raises(FedactorsError):
             async with connected(world, CLINIC, "check"):

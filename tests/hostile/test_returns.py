@@ -260,9 +260,9 @@ def test_nobody_is_late_for_sums_before_the_first_round(
 
 def is_free(world: World) -> None:
     end = time.monotonic() + 20
-    while any(world.asked(name) for name in world.names) and time.monotonic() < end:
+    while any(world.driven_run(name) for name in world.names) and time.monotonic() < end:
         time.sleep(0.02)
-    assert not any(world.asked(name) for name in world.names)
+    assert not any(world.driven_run(name) for name in world.names)
 
 
 def test_sums_before_the_first_round_are_not_asked_for_after_a_restart() -> None:
