@@ -145,18 +145,21 @@ def build(cls: type[T], overrides: Mapping[str, Any] | None = None) -> T:
             raise BadInput(f"{key}: unknown key{suggested(key, names)}")
     readings = {key: _readings(value) for key, value in overrides.items()}
     first: ValidationError | None = None
+    read_again: set[str] = set()
     while True:
         try:
             made = TypeAdapter(cls).validate_python({key: found[0] for key, found in readings.items()})
             break
         except ValidationError as error:
-            first = first or error
+            first, last = first or error, error
             refused = {str(problem["loc"][0]) for problem in error.errors() if problem["loc"]}
         again = [key for key in refused if len(readings.get(key, ())) > 1]
         if not again:
-            raise BadInput(_explain(first, overrides)) from None
+            # what another reading has mended is not what is wrong
+            raise BadInput(_explain(first if refused & read_again else last, overrides)) from None
         for key in again:
             del readings[key][0]
+        read_again.update(again)
     for key in overrides:
         if isinstance(text := getattr(made, key), str):
             without_password(text, key)

@@ -99,6 +99,12 @@ def test_rules_between_fields() -> None:
         build(Settings, {"batch_size": 2000, "deadline": 1.0})
 
 
+def test_a_value_that_another_reading_mends_is_not_what_is_wrong() -> None:
+    """``none`` is no text at first, and then it is: a rule that the settings break is told, and nothing of that."""
+    with pytest.raises(BadInput, match=r"^batch_size: 1000 is the most with a deadline$"):
+        build(Settings, {"title": "none", "batch_size": "2000", "deadline": "1.0"})
+
+
 @pytest.mark.parametrize("word", ["batch_size", "=3", ""])
 def test_a_word_that_is_not_key_and_value(word: str) -> None:
     with pytest.raises(BadInput, match="is not of the form key=value"):
