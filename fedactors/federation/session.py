@@ -585,9 +585,7 @@ class _Wire(asyncio.BufferedProtocol):
             num_carried = self._num_bytes - before
             if (stream := self._stream) is not None:
                 num_records = stream.num_pieces - pieces_before + self._num_bytes // _AGAIN_BYTES
-                # what is not decrypted yet may carry anything
-                num_beside = num_bytes - protocol._incoming.pending - self._num_bytes
-                if num_beside > _BESIDE_BYTES + num_records * _RECORD_BYTES:
+                if num_bytes - self._num_bytes > _BESIDE_BYTES + num_records * _RECORD_BYTES:
                     stream._empty_records(self)
 
         protocol.buffer_updated = counted
