@@ -589,7 +589,7 @@ class _Wire(asyncio.BufferedProtocol):
                     stream._empty_records(self)
 
         protocol.buffer_updated = counted
-        # what carries nothing may take a millisecond for each KiB: more is read at once after bytes that carried as much
+        # what carries nothing takes a millisecond for each KiB: more is read at once after bytes that carried as much
         protocol.get_buffer = lambda hint: kind.get_buffer(protocol, hint)[: _BESIDE_BYTES + num_carried]
 
     def write(self, data: bytes | memoryview) -> None:
