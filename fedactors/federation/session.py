@@ -585,13 +585,11 @@ class _Wire(asyncio.BufferedProtocol):
             num_carried = self._num_bytes - before
             if (stream := self._stream) is not None:
                 num_records = stream.num_pieces - pieces_before + self._num_bytes // _AGAIN_BYTES
-                # what is not decrypted yet may carry anything
-                num_beside = num_bytes - protocol._incoming.pending - self._num_bytes
-                if num_beside > _BESIDE_BYTES + num_records * _RECORD_BYTES:
+                if num_bytes - self._num_bytes > _BESIDE_BYTES + num_records * _RECORD_BYTES:
                     stream._empty_records(self)
 
         protocol.buffer_updated = counted
-        # what carries nothing may take a millisecond for each KiB: more is read at once after bytes that carried as much
+        # what carries nothing takes a millisecond for each KiB: more is read at once after bytes that carried as much
         protocol.get_buffer = lambda hint: kind.get_buffer(protocol, hint)[: _BESIDE_BYTES + num_carried]
 
     def write(self, data: bytes | memoryview) -> None:

@@ -25,6 +25,7 @@ from fedactors.actors.remote import Endpoint, Endpoints
 from fedactors.messages.codec import decode, encode_parts
 from fedactors.messages.ledger import INTRA_PARTY
 from fedactors.runtime.calls import CallPath
+from fedactors.runtime.compute import keep_freed_memory
 from fedactors.runtime.ray.transport import REPLY, Caller, Incoming, Memory, Outgoing, connect
 
 NUM_PEERS = 3
@@ -40,6 +41,7 @@ def peer(folder: str, index: int, ready: Any) -> None:
         return REPLY, encode_parts(time.process_time() if value is None else value)
 
     async def main() -> None:
+        keep_freed_memory()  # as the process of an actor does, and of a site
         loop, memory = asyncio.get_running_loop(), Memory()
         for way in (None, memory):
             await loop.create_unix_server(
@@ -83,6 +85,7 @@ async def measure(folder: str, size: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and print."""
+    keep_freed_memory()
     context = multiprocessing.get_context("spawn")
     ready = context.Queue()
     with tempfile.TemporaryDirectory() as folder:

@@ -33,13 +33,14 @@ import psutil
 from fedactors.cli.main import main as fedactors
 from fedactors.config import build
 from fedactors.federation.handshake import dial
-from fedactors.federation.operations import CHECKING, measure
+from fedactors.federation.operations import CHECK_BYTES, CHECKING, measure
 from fedactors.federation.session import Hello, Limits
 from fedactors.federation.site_folder import SiteFolder
 from fedactors.protocols.pubsub_vfl.config import PubSubVflConfig
 from fedactors.protocols.pubsub_vfl.data import load_data
 from fedactors.protocols.pubsub_vfl.plugin import PUBLISHED
 from fedactors.runtime.addresses import free_port
+from fedactors.runtime.compute import keep_freed_memory
 from fedactors.runtime.failures import encode_error
 
 NAMES = ("bank", "shop")
@@ -131,8 +132,17 @@ def idle(site: subprocess.Popen[str]) -> dict[str, float]:
     return {"memory_mb": process.memory_info().rss / 1e6, "cpu_share": round(used / _IDLE_SECONDS, 4)}
 
 
-def bare_tls(folder: Path) -> float:
-    """Return megabytes a second of a TLS socket between two processes of this machine, each MiB read and counted."""
+def _processor_seconds() -> float:
+    """Return the processor time of this process, and of those that it has waited for."""
+    return sum(os.times()[:4])
+
+
+def bare_tls(folder: Path) -> tuple[float, float]:
+    """Return what a TLS socket between two processes of this machine takes, each MiB read and counted.
+
+    It is megabytes a second, and processor milliseconds of both ends for a MiB.
+    """
+    before = _processor_seconds()
     site = SiteFolder(folder / NAMES[1])
     listener = socket.create_server(("127.0.0.1", 0))
     child = os.fork()
@@ -144,7 +154,7 @@ def bare_tls(folder: Path) -> float:
                     while left:
                         piece = stream.recv(min(left, 256 * 1024))
                         if not piece:
-                            return 0.0  # the parent is gone
+                            return 0.0, 0.0  # the parent is gone
                         left -= len(piece)
                 stream.send(b"x")
         finally:
@@ -158,24 +168,32 @@ def bare_tls(folder: Path) -> float:
         taken = time.perf_counter() - begun
     os.waitpid(child, 0)
     listener.close()
-    return _NUM_MIB * _MIB / 1e6 / taken
+    return _NUM_MIB * _MIB / 1e6 / taken, 1e3 * (_processor_seconds() - before) / _NUM_MIB
 
 
-async def between_sites(folder: Path) -> dict[str, Any]:
-    """Return the time of a call between two sites, and megabytes a second beside those of a bare socket, by turns."""
+async def between_sites(folder: Path, dialled: subprocess.Popen[str]) -> dict[str, Any]:
+    """Return the time of a call to a site, and what payloads take beside a bare socket, by turns; see `bare_tls`."""
+    process = psutil.Process(dialled.pid)
+    keep_freed_memory()  # as the process of a site does
     bank = SiteFolder(folder / NAMES[0])
     ends = {"serve": None, "lost": lambda _, why: print(why), "errors": lambda error: encode_error(bank.name, error)}
     hello = Hello(bank.federation.name, CHECKING, "", "")
     turns: dict[str, list[float]] = {"bare_mb_per_second": [], "round_trip_ms": [], "mb_per_second": []}
+    bare_ms = used_ms = 0.0
     for _ in range(_TURNS):
-        turns["bare_mb_per_second"].append(bare_tls(folder))
+        rate, bare = bare_tls(folder)
+        turns["bare_mb_per_second"].append(rate)
+        bare_ms += bare
         connection = await dial(bank, bank.federation.members[NAMES[1]], hello, Limits(call=60.0), **ends)
+        before = _processor_seconds() + sum(process.cpu_times()[:2])
         for name, value in (await measure(connection)).items():
             turns[name].append(value)
+        used_ms += 1e3 * (_processor_seconds() + sum(process.cpu_times()[:2]) - before) / (CHECK_BYTES / _MIB)
         await connection.end()
     made: dict[str, Any] = {name: round(statistics.median(values), 3) for name, values in turns.items()}
     shares = [one / bare for one, bare in zip(turns["mb_per_second"], turns["bare_mb_per_second"], strict=True)]
     made["share_of_bare_tls"] = round(made["mb_per_second"] / made["bare_mb_per_second"], 3)
+    made["processor_share_of_bare_tls"] = round(bare_ms / used_ms, 3)  # the calls of `measure` included
     return {**made, "shares_of_turns": [round(share, 2) for share in sorted(shares)]}
 
 
@@ -253,7 +271,7 @@ def main() -> None:
         try:
             found: dict[str, Any] = {"benchmark": "sites", "load": os.getloadavg()[0], "start_seconds": took}
             found["idle"] = idle(sites[0])
-            found |= asyncio.run(between_sites(folder))
+            found |= asyncio.run(between_sites(folder, sites[1]))
         finally:
             end(sites)
         found["demo"] = demo(folder)

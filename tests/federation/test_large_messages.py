@@ -164,7 +164,7 @@ def test_what_carries_much_is_read_in_large_blocks_and_seldom_acknowledged(pair:
             await link.request(encode_parts(("a", sent, 1)), "a call")
         assert all(np.array_equal(array, sent) for _, array in store.given)
         assert max(reads) > 128 * 1024, sorted(reads)
-        assert end.traffic.sent - said < 8 * (256 + 2 * (HEAD.size + TAKEN.size)), "a reply and an acknowledgement a MiB"
+        assert end.traffic.sent - said < 8 * (256 + 2 * (HEAD.size + TAKEN.size)), "two pieces a MiB"
         await link.request(encode_parts(("b", noise(1), 1)), "a call")
         assert len(tls.get_buffer(-1)) < 66 * 1024
         assert [*lost, *store.why] == []
