@@ -110,7 +110,7 @@ SUBJECTS = {
         (f"num_rounds={ROUNDS}", "secure_aggregation=true"), FEDAVG_NOISE, ("hidden_size=4",), (BANK, SHOP, CLINIC)
     ),
     "horizontal with a quorum": Subject(
-        (*QUORUM, "secure_aggregation=true"), FEDAVG_NOISE, ("model=linear",), (BANK, SHOP, CLINIC), has_quorum=True
+        QUORUM, FEDAVG_NOISE, ("model=linear",), (BANK, SHOP, CLINIC), has_quorum=True
     ),
     "tablepuppet": Subject(
         (f"num_rounds={ROUNDS}",), ("algorithm=rfl-sgd-v", "feature_dp=4.0", "label_dp=1.0"), ("algorithm=rfl-sgd",),
@@ -419,7 +419,7 @@ class Campaign:
                 return f"{len(per_round)} rounds of {MANY_ROUNDS}"
             absences = []
             for name in self.sites.names:
-                away = [one["round"] for one in per_round if f"{name}/away" in one]
+                away = [one["round"] for one in per_round if f"{name}/away" in one and one["sites"]]
                 if away:
                     absences.append(Absence(name, trial.fault, (away[0] - 1) / MANY_ROUNDS, away[-1] / MANY_ROUNDS))
             file = parties_file(self.sites, "horizontal")
