@@ -741,7 +741,13 @@ def _came_back(lines: Log, run: str) -> bool:
 
 
 def _has_gap(lines: Log, run: str) -> bool:
-    """Say whether a site came back to a run without having written how it ended before: its process was killed."""
+    """Say whether a site has not written how a run ended there, since its process was killed.
+
+    It came back to the run without having written it, or only its driver, another process, wrote how the run ended.
+    """
+    who = {line.get("who") for line in lines if line.get("run") == run and line["what"] == "ended"}
+    if who == {DRIVER}:
+        return True
     written = 0
     for line in lines:
         if line.get("run") == run and line.get("who") != DRIVER:

@@ -1,6 +1,6 @@
 """Faults between sites: three sites and a driver in processes of their own, one fault a run, gone on from to its end.
 
-    python -m tests.campaign.sites --trials 140 --seed 2 --out docs/results/data/faults_of_sites.json
+    python -m tests.campaign.sites --trials 140 --seed 2 --out docs/results/data/faults_and_returns.json
 
 Every protocol meets every fault, with its noise or without; what is drawn is the moment. A run pauses
 (``--return-timeout``), or is proposed anew (``--auto-resume``), or goes on without a site (``min_sites``). Where its
@@ -61,10 +61,12 @@ ROUNDS, MANY_ROUNDS = 20, 120
 """The latter where the run goes on without a site, which comes back before the end."""
 REFERENCES = 5
 """Undisturbed runs, of which the metrics of one more are to be expected."""
+LEARNT = 0.6
+"""Accuracy of a run that follows the clock, and has no other run to be compared with."""
 BUDGET, ANNOUNCED = 1e9, 1e6
 """Epsilon of each site for all runs, and for one."""
 DOCS = Path(__file__).parents[2] / "docs"
-ROWS, PAGE = DOCS / "results" / "data" / "faults_of_sites.json", DOCS / "explanation" / "sites-security.md"
+ROWS, PAGE = DOCS / "results" / "data" / "faults_and_returns.json", DOCS / "explanation" / "sites-security.md"
 MARK = re.compile(r"(<!-- faults between sites -->\n).*?(<!-- end -->)", re.DOTALL)
 CLOCK, COMPILER = Path(__file__).with_name("clock.c"), shutil.which("cc")
 """What is preloaded so that clocks show hours more, where it can be compiled."""
@@ -110,7 +112,7 @@ SUBJECTS = {
         (f"num_rounds={ROUNDS}", "secure_aggregation=true"), FEDAVG_NOISE, ("hidden_size=4",), (BANK, SHOP, CLINIC)
     ),
     "horizontal with a quorum": Subject(
-        QUORUM, FEDAVG_NOISE, ("model=linear",), (BANK, SHOP, CLINIC), has_quorum=True
+        QUORUM, (), ("model=linear",), has_quorum=True,  # of three sites a secure sum needs all
     ),
     "tablepuppet": Subject(
         (f"num_rounds={ROUNDS}",), ("algorithm=rfl-sgd-v", "feature_dp=4.0", "label_dp=1.0"), ("algorithm=rfl-sgd",),
@@ -427,27 +429,26 @@ class Campaign:
             if key not in self._references:
                 self._references[key] = with_absences(config, file, absences, REFERENCES)
             return outside(found["metrics"], self._references[key])
+        if subject.follows_clock:
+            return "" if found["metrics"]["test/accuracy"] > LEARNT else f"{found['metrics']}: it has not learnt"
         expected = self.references(trial.protocol)
-        if self._noise or subject.follows_clock:
+        if self._noise:
             return outside(found["metrics"], [one["metrics"] for one in expected])
         return difference(found, per_round, expected[0], rounds_of(expected[0]["run"]))
 
     def references(self, name: str) -> list[dict[str, Any]]:
-        """Return the last lines of undisturbed runs: simulated, or between these sites where they follow the clock."""
+        """Return the last lines of undisturbed runs, simulated."""
         if name in self._references:
             return self._references[name]
-        subject, protocol = SUBJECTS[name], name.partition(" ")[0]
-        if subject.follows_clock:
-            found = [self.undisturbed(name) for _ in range(REFERENCES - 1)]
-        else:
-            seeds = "7" if not self._noise else ",".join(map(str, range(REFERENCES)))
-            words = ["run", protocol, "--runtime", "simulated", "--seeds", seeds, "--format", "json", "--quiet"]
-            words += ["--data", str(parties_file(self.sites, protocol)), *self.words(name)]
-            driver = self.sites.forks.start(*words, "--out", str(self.sites.path / "simulated"))
-            said, err = driver.communicate(10 * LIMIT)
-            assert driver.returncode == 0, err[-2000:]
-            last = json.loads(said.splitlines()[-1])
-            found = last["runs"] if "runs" in last else [last]
+        protocol = name.partition(" ")[0]
+        seeds = "7" if not self._noise else ",".join(map(str, range(REFERENCES)))
+        words = ["run", protocol, "--runtime", "simulated", "--seeds", seeds, "--format", "json", "--quiet"]
+        words += ["--data", str(parties_file(self.sites, protocol)), *self.words(name)]
+        driver = self.sites.forks.start(*words, "--out", str(self.sites.path / "simulated"))
+        said, err = driver.communicate(10 * LIMIT)
+        assert driver.returncode == 0, err[-2000:]
+        last = json.loads(said.splitlines()[-1])
+        found = last["runs"] if "runs" in last else [last]
         self._references[name] = found
         return found
 

@@ -56,6 +56,13 @@ def verdict_of(lines: list[dict[str, Any]], others: list[dict[str, Any]]) -> Com
     return found
 
 
+def test_of_a_coordinators_site_that_was_killed_its_driver_alone_says_how_the_run_ended() -> None:
+    driver = log([], [], "failed", "driver")
+    assert verdict_of(driver, log([TWO], [ONE], "failed")).verdict == "cut"
+    assert verdict_of(driver, log([TWO], [ONE])).verdict == "differ", "it came to its end at the other one"
+    assert verdict_of(log([], [], "finished", "driver"), log([TWO], [ONE])).verdict == "differ"
+
+
 def test_what_left_one_arrived_at_the_other() -> None:
     found = verdict_of(log([ONE], [TWO]), log([TWO], [ONE]))
     assert (found.verdict, found.messages, found.bytes) == ("agree", 5, 350)
