@@ -718,7 +718,7 @@ def compare(site: str, lines: Log, other: str, others: Log) -> list[Compared]:
     return [
         _compared(
             run, site, ends[site].get(run, []), other, ends[other].get(run, []), gaps,
-            was_cut=run in cut, is_absent=run in absent,
+            was_cut=run in cut, is_absent=run in absent, lost_driver=_lost_driver(lines, run) or _lost_driver(others, run),
         )
         for run in runs
     ]  # fmt: skip
@@ -759,6 +759,20 @@ def _has_gap(lines: Log, run: str) -> bool:
     return False
 
 
+def _lost_driver(lines: Log, run: str) -> bool:
+    """Say whether a run that paused went on before its driver had written what it knew: it was killed."""
+    is_told = False
+    for line in lines:
+        if line.get("run") == run:
+            if line["what"] == "ended" and line.get("who") == DRIVER:
+                is_told |= bool(line["left"] or line["arrived"])  # else it only tried to go on
+            elif line["what"] == "reopened":
+                if not is_told and any(one.get("who") == DRIVER and one.get("run") == run for one in lines):
+                    return True
+                is_told = False
+    return False
+
+
 def _of_runs(site: str, lines: Log) -> dict[str, list[Mapping[str, Any]]]:
     """Return the lines that say how each run ended at a site; none where one was proposed and no end is written."""
     found: dict[str, list[Mapping[str, Any]]] = {}
@@ -794,6 +808,7 @@ def _compared(
     *,
     was_cut: bool,
     is_absent: bool,
+    lost_driver: bool,
 ) -> Compared:
     both = (*lines, *others)
     is_whole = bool(both) and all(line["status"] == "finished" for line in both) and not is_absent
@@ -808,8 +823,8 @@ def _compared(
             continue
         left, arrived = _totals(its, "left", one, far), _totals(fars, "arrived", one, far)
         for key in sorted({*left, *arrived}):
-            if DRIVER in key and not is_whole and not any(line.get("who") == DRIVER for line in both):
-                continue  # the driver was killed before it could write what it knew
+            if DRIVER in key and not is_whole and (lost_driver or all(line.get("who") != DRIVER for line in both)):
+                continue  # a driver was killed before it could write what it knew
             (sent_here, size), (taken, taken_size) = left.get(key, (0, 0)), arrived.get(key, (0, 0))
             total["messages"] += sent_here
             total["bytes"] += size

@@ -63,6 +63,19 @@ def test_of_a_coordinators_site_that_was_killed_its_driver_alone_says_how_the_ru
     assert verdict_of(log([], [], "finished", "driver"), log([TWO], [ONE])).verdict == "differ"
 
 
+def test_what_a_driver_knew_that_was_killed_before_a_pause_is_not_missed() -> None:
+    reopened = {"number": 3, "what": "reopened", "run": RUN, "checkpoint": 1}
+    first, second = log([TWO], [ONE, TO_SHOP], "failed"), log([TWO], [ONE, TO_SHOP])[1:]
+    shop = [*first, reopened, *second]
+    bank = [*log([ONE], [TWO], "failed"), reopened, *log([ONE], [TWO])[1:]]
+    end = log([TO_SHOP], [], "finished", "driver")[1:]
+    assert verdict_of([*bank, *end], shop).verdict == "cut"
+    told = log([TO_SHOP], [], "failed", "driver")[1:]
+    assert verdict_of([*bank[:2], *told, *bank[2:], *end], shop).verdict == "cut"
+    more = [*first, reopened, *log([TWO], [ONE, TO_SHOP, TO_SHOP])[1:]]
+    assert verdict_of([*bank[:2], *told, *bank[2:], *end], more).verdict == "differ"
+
+
 def test_what_left_one_arrived_at_the_other() -> None:
     found = verdict_of(log([ONE], [TWO]), log([TWO], [ONE]))
     assert (found.verdict, found.messages, found.bytes) == ("agree", 5, 350)
