@@ -718,7 +718,8 @@ def compare(site: str, lines: Log, other: str, others: Log) -> list[Compared]:
     return [
         _compared(
             run, site, ends[site].get(run, []), other, ends[other].get(run, []), gaps,
-            was_cut=run in cut, is_absent=run in absent, lost_driver=_lost_driver(lines, run) or _lost_driver(others, run),
+            was_cut=run in cut, is_absent=run in absent,
+            lost_driver=_lost_driver(lines, run) or _lost_driver(others, run),
         )
         for run in runs
     ]  # fmt: skip
