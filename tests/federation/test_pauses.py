@@ -27,7 +27,7 @@ from fedactors.protocols.pubsub_vfl.privacy import Counts, passive_records
 from fedactors.runs.folder import RunFolder
 from tests.federation.test_centers import SMALL as CENTERS
 from tests.federation.test_centers import flags, write_centers
-from tests.federation.test_going_on import MANY, after_rounds, resumed, runs, same, site
+from tests.federation.test_going_on import MANY, after_rounds, runs, same, site
 from tests.federation.test_quorum import restarted
 from tests.federation.test_runs import OTHERS, SMALL, federated, last_line, simulated
 from tests.federation.test_runs import command as coordinates
@@ -192,26 +192,6 @@ def test_a_coordinator_that_was_killed_goes_on_when_it_is_started_again_by_the_s
             "failed",
             "finished",
         ]
-
-
-def test_without_a_pause_what_takes_of_a_budget_is_begun_anew(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    world = World(tmp_path)
-    file, head = world.path / SHOP / SITE, '"orders.csv"\nid = "id"\n'
-    file.write_text(file.read_text().replace(head, f"{head}budget = {{ epsilon = 900.0, delta = 1e-4 }}\n", 1))
-    for name in world.names:
-        world.start(name)
-    words = ("num_epochs=8", *SMALL[1:], "algorithm=vfl", "standardisation=none", *NOISES["once"])
-    try:
-        acting = after_rounds(world, 3, restarted(world, SHOP))
-        assert federated(world, words, "--budget", "shop=400:1e-5") == 3
-        acting.join(60)
-        capsys.readouterr()
-        assert resumed(world, runs(world)[-1]) == 2
-        assert "begin it anew with --return-timeout" in capsys.readouterr().err
-    finally:
-        world.stop()
 
 
 NOISES = {
