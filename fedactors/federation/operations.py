@@ -742,12 +742,13 @@ def _came_back(lines: Log, run: str) -> bool:
 
 
 def _has_gap(lines: Log, run: str) -> bool:
-    """Say whether a site has not written how a run ended there, since its process was killed.
+    """Say whether a site has not written how a run ended there: its process was killed, or its disk was full.
 
-    It came back to the run without having written it, or only its driver, another process, wrote how the run ended.
+    It came back to the run without having written it, or all that is written is of its driver, which is another
+    process, or of attempts to come back that opened nothing.
     """
-    who = {line.get("who") for line in lines if line.get("run") == run and line["what"] == "ended"}
-    if who == {DRIVER}:
+    ends = [line for line in lines if line.get("run") == run and line["what"] == "ended"]
+    if ends and all(line.get("who") == DRIVER or not line.get("was_open", True) for line in ends):
         return True
     written = 0
     for line in lines:

@@ -63,6 +63,13 @@ def test_of_a_coordinators_site_that_was_killed_its_driver_alone_says_how_the_ru
     assert verdict_of(log([], [], "finished", "driver"), log([TWO], [ONE])).verdict == "differ"
 
 
+def test_of_a_site_whose_disk_was_full_an_attempt_that_opened_nothing_says_nothing() -> None:
+    attempt = [{**line, "was_open": False} for line in log([], [], "failed")[1:]]
+    shop = [{"number": 1, "what": "approved", "run": RUN}, *attempt]
+    assert verdict_of(log([ONE], [TWO], "failed"), shop).verdict == "cut"
+    assert verdict_of(log([ONE], [TWO]), shop).verdict == "differ"
+
+
 def test_what_a_driver_knew_that_was_killed_before_a_pause_is_not_missed() -> None:
     reopened = {"number": 3, "what": "reopened", "run": RUN, "checkpoint": 1}
     first, second = log([TWO], [ONE, TO_SHOP], "failed"), log([TWO], [ONE, TO_SHOP])[1:]
