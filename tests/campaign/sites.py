@@ -450,7 +450,7 @@ class Campaign:
         said, err = driver.communicate(10 * LIMIT)
         assert driver.returncode == 0, err[-2000:]
         last = json.loads(said.splitlines()[-1])
-        found = last["runs"] if "runs" in last else [last]
+        found = last.get("runs", [last])
         self._references[name] = found
         return found
 
