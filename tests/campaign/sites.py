@@ -124,7 +124,7 @@ SUBJECTS = {
          "on_party_loss=stop"), (), budgets=(), follows_clock=True,
     ),
 }  # fmt: skip
-OUTCOMES = ("finished", "paused", "resumed", "begun anew", "hung", "not resumable", "over before")
+OUTCOMES = ("finished", "paused", "resumed", "started again", "hung", "not resumable", "over before")
 
 
 @dataclass
@@ -351,7 +351,7 @@ class Campaign:
                 is_resumed = RunFolder.open(found["run"]).manifest["parent"] is not None
                 if not trial.outcome:
                     first = "finished" if parts == 1 else "paused"
-                    trial.outcome = first if not attempt else "resumed" if is_resumed else "begun anew"
+                    trial.outcome = first if not attempt else "resumed" if is_resumed else "started again"
                 if had_checkpoint and not is_resumed:
                     trial.wrong = "the run had a checkpoint, and was begun anew"
                 return found

@@ -38,7 +38,7 @@ def test_a_trial_of_the_campaign_ends_well(fault: Fault, tmp_path: Path) -> None
     finally:
         campaign.stop()
         sites.end()
-    assert trial.outcome in ("finished", "paused", "resumed", "begun anew"), trial
+    assert trial.outcome in ("finished", "paused", "resumed", "started again"), trial
     assert not trial.wrong, trial
     assert trial.codes[-1] == 0
     if trial.outcome in ("finished", "paused"):
