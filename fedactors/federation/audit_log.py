@@ -170,9 +170,16 @@ def _line(key: PrivateKey, what: str, facts: Mapping[str, Any], before: str, num
 
 
 def _write(file: Any, lines: bytes) -> None:
-    file.write(lines)
-    file.flush()
-    os.fsync(file.fileno())
+    """Append all of it or nothing: who reads the log before the next line is added refuses half a line."""
+    descriptor, rest = file.fileno(), memoryview(lines)
+    length = os.fstat(descriptor).st_size
+    try:
+        while rest:  # past the file's buffer, which would keep what a full disk did not take
+            rest = rest[os.write(descriptor, rest) :]
+        os.fsync(descriptor)
+    except OSError:
+        os.ftruncate(descriptor, length)
+        raise
 
 
 def read(path: Path) -> list[dict[str, Any]]:

@@ -752,6 +752,7 @@ def compare(site: str, lines: Log, other: str, others: Log) -> list[Compared]:
         _compared(
             run, site, ends[site].get(run, []), other, ends[other].get(run, []), gaps,
             was_cut=run in cut, is_absent=run in absent,
+            lost_driver=_lost_driver(lines, run) or _lost_driver(others, run),
         )
         for run in runs
     ]  # fmt: skip
@@ -774,7 +775,14 @@ def _came_back(lines: Log, run: str) -> bool:
 
 
 def _has_gap(lines: Log, run: str) -> bool:
-    """Say whether a site came back to a run without having written how it ended before: its process was killed."""
+    """Say whether a site has not written how a run ended there: its process was killed, or its disk was full.
+
+    It came back to the run without having written it, or all that is written is of its driver, which is another
+    process, or of attempts to come back that opened nothing.
+    """
+    ends = [line for line in lines if line.get("run") == run and line["what"] == "ended"]
+    if ends and all(line.get("who") == DRIVER or not line.get("was_open", True) for line in ends):
+        return True
     written = 0
     for line in lines:
         if line.get("run") == run and line.get("who") != DRIVER:
@@ -783,6 +791,20 @@ def _has_gap(lines: Log, run: str) -> bool:
                     return True
                 written = 0
             written += line["what"] == "ended"
+    return False
+
+
+def _lost_driver(lines: Log, run: str) -> bool:
+    """Say whether a run that paused went on before its driver had written what it knew: it was killed."""
+    is_told = False
+    for line in lines:
+        if line.get("run") == run:
+            if line["what"] == "ended" and line.get("who") == DRIVER:
+                is_told |= bool(line["left"] or line["arrived"])  # else it only tried to go on
+            elif line["what"] == "reopened":
+                if not is_told and any(one.get("who") == DRIVER and one.get("run") == run for one in lines):
+                    return True
+                is_told = False
     return False
 
 
@@ -821,6 +843,7 @@ def _compared(
     *,
     was_cut: bool,
     is_absent: bool,
+    lost_driver: bool,
 ) -> Compared:
     both = (*lines, *others)
     is_whole = bool(both) and all(line["status"] == "finished" for line in both) and not is_absent
@@ -835,8 +858,8 @@ def _compared(
             continue
         left, arrived = _totals(its, "left", one, far), _totals(fars, "arrived", one, far)
         for key in sorted({*left, *arrived}):
-            if DRIVER in key and not is_whole and not any(line.get("who") == DRIVER for line in both):
-                continue  # the driver was killed before it could write what it knew
+            if DRIVER in key and not is_whole and (lost_driver or all(line.get("who") != DRIVER for line in both)):
+                continue  # a driver was killed before it could write what it knew
             (sent_here, size), (taken, taken_size) = left.get(key, (0, 0)), arrived.get(key, (0, 0))
             total["messages"] += sent_here
             total["bytes"] += size

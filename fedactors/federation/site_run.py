@@ -1034,7 +1034,10 @@ class PrivacyBudget:
             by = " by its approved settings" if is_plan else ""
             why = next((f" ({claim.uncovered[0]})" for claim in claims(records).values() if claim.uncovered), "")
             said = f"the run would take {total}{by} of the budget of {me} and had announced {self._announced}{why}: "
-            said += f"announce more (--budget {me}=EPSILON:DELTA), or run with more noise or fewer rounds"
+            if INTERRUPTED in why:
+                said += "begin it anew with --return-timeout, with which its account goes on after a loss as well"
+            else:
+                said += f"announce more (--budget {me}=EPSILON:DELTA), or run with more noise or fewer rounds"
             self._refused = self._refuse(BudgetExceeded(self._proposal.coordinator, said))
             raise self._refused
         if is_plan:

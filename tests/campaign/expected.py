@@ -73,9 +73,22 @@ def outside(found: Mapping[str, Any], expected: Sequence[Mapping[str, Any]]) -> 
 
 
 def difference(
-    found: Mapping[str, Any], rounds: Sequence[Any], expected: Mapping[str, Any], rounds_expected: Sequence[Any]
+    found: Mapping[str, Any],
+    rounds: Sequence[Any],
+    expected: Mapping[str, Any],
+    rounds_expected: Sequence[Any],
+    *,
+    traffic: bool = True,
 ) -> str:
-    """Return what of a run differs from the run that nobody disturbed; empty: nothing."""
+    """Return what of a run differs from the run that nobody disturbed; empty: nothing.
+
+    Args:
+        found: last line of the run.
+        rounds: its metrics of each round.
+        expected: last line of the other run.
+        rounds_expected: its metrics of each round.
+        traffic: whether bytes and messages must agree too.
+    """
     if len(rounds) != len(rounds_expected):
         return f"{len(rounds)} rounds of {len(rounds_expected)}"
     pairs = zip([*rounds, found["metrics"]], [*rounds_expected, expected["metrics"]], strict=True)
@@ -87,7 +100,7 @@ def difference(
     ]
     told += [
         f"{name} are {found[name]}, of {expected[name]}"
-        for name in ("bytes", "messages")
+        for name in (("bytes", "messages") if traffic else ())
         if found[name] != expected[name]
     ]
     return "; ".join(told[:5])

@@ -1,6 +1,6 @@
 """Faults between sites: three sites and a driver in processes of their own, one fault a run, gone on from to its end.
 
-    python -m tests.campaign.sites --trials 140 --seed 2 --out docs/results/data/faults_of_sites.json
+    python -m tests.campaign.sites --trials 140 --seed 2 --out docs/results/data/faults_and_returns.json
 
 Every protocol meets every fault, with its noise or without; what is drawn is the moment. A run pauses
 (``--return-timeout``), or is proposed anew (``--auto-resume``), or goes on without a site (``min_sites``). Where its
@@ -61,10 +61,12 @@ ROUNDS, MANY_ROUNDS = 20, 120
 """The latter where the run goes on without a site, which comes back before the end."""
 REFERENCES = 5
 """Undisturbed runs, of which the metrics of one more are to be expected."""
+LEARNT = 0.6
+"""Accuracy of a run that follows the clock, and has no other run to be compared with."""
 BUDGET, ANNOUNCED = 1e9, 1e6
 """Epsilon of each site for all runs, and for one."""
 DOCS = Path(__file__).parents[2] / "docs"
-ROWS, PAGE = DOCS / "results" / "data" / "faults_of_sites.json", DOCS / "explanation" / "sites-security.md"
+ROWS, PAGE = DOCS / "results" / "data" / "faults_and_returns.json", DOCS / "explanation" / "sites-security.md"
 MARK = re.compile(r"(<!-- faults between sites -->\n).*?(<!-- end -->)", re.DOTALL)
 CLOCK, COMPILER = Path(__file__).with_name("clock.c"), shutil.which("cc")
 """What is preloaded so that clocks show hours more, where it can be compiled."""
@@ -110,7 +112,7 @@ SUBJECTS = {
         (f"num_rounds={ROUNDS}", "secure_aggregation=true"), FEDAVG_NOISE, ("hidden_size=4",), (BANK, SHOP, CLINIC)
     ),
     "horizontal with a quorum": Subject(
-        (*QUORUM, "secure_aggregation=true"), FEDAVG_NOISE, ("model=linear",), (BANK, SHOP, CLINIC), has_quorum=True
+        QUORUM, (), ("model=linear",), has_quorum=True,  # of three sites a secure sum needs all
     ),
     "tablepuppet": Subject(
         (f"num_rounds={ROUNDS}",), ("algorithm=rfl-sgd-v", "feature_dp=4.0", "label_dp=1.0"), ("algorithm=rfl-sgd",),
@@ -122,7 +124,7 @@ SUBJECTS = {
          "on_party_loss=stop"), (), budgets=(), follows_clock=True,
     ),
 }  # fmt: skip
-OUTCOMES = ("finished", "paused", "resumed", "begun anew", "hung", "not resumable", "over before")
+OUTCOMES = ("finished", "paused", "resumed", "started again", "hung", "not resumable", "over before")
 
 
 @dataclass
@@ -349,7 +351,7 @@ class Campaign:
                 is_resumed = RunFolder.open(found["run"]).manifest["parent"] is not None
                 if not trial.outcome:
                     first = "finished" if parts == 1 else "paused"
-                    trial.outcome = first if not attempt else "resumed" if is_resumed else "begun anew"
+                    trial.outcome = first if not attempt else "resumed" if is_resumed else "started again"
                 if had_checkpoint and not is_resumed:
                     trial.wrong = "the run had a checkpoint, and was begun anew"
                 return found
@@ -419,7 +421,7 @@ class Campaign:
                 return f"{len(per_round)} rounds of {MANY_ROUNDS}"
             absences = []
             for name in self.sites.names:
-                away = [one["round"] for one in per_round if f"{name}/away" in one]
+                away = [one["round"] for one in per_round if f"{name}/away" in one and one["sites"]]
                 if away:
                     absences.append(Absence(name, trial.fault, (away[0] - 1) / MANY_ROUNDS, away[-1] / MANY_ROUNDS))
             file = parties_file(self.sites, "horizontal")
@@ -427,27 +429,28 @@ class Campaign:
             if key not in self._references:
                 self._references[key] = with_absences(config, file, absences, REFERENCES)
             return outside(found["metrics"], self._references[key])
+        if subject.follows_clock:
+            return "" if found["metrics"]["test/accuracy"] > LEARNT else f"{found['metrics']}: it has not learnt"
         expected = self.references(trial.protocol)
-        if self._noise or subject.follows_clock:
+        if self._noise:
             return outside(found["metrics"], [one["metrics"] for one in expected])
-        return difference(found, per_round, expected[0], rounds_of(expected[0]["run"]))
+        # masks are agreed upon anew where a run goes on
+        has_masks = "secure_aggregation=true" in subject.words
+        return difference(found, per_round, expected[0], rounds_of(expected[0]["run"]), traffic=not has_masks)
 
     def references(self, name: str) -> list[dict[str, Any]]:
-        """Return the last lines of undisturbed runs: simulated, or between these sites where they follow the clock."""
+        """Return the last lines of undisturbed runs, simulated."""
         if name in self._references:
             return self._references[name]
-        subject, protocol = SUBJECTS[name], name.partition(" ")[0]
-        if subject.follows_clock:
-            found = [self.undisturbed(name) for _ in range(REFERENCES - 1)]
-        else:
-            seeds = "7" if not self._noise else ",".join(map(str, range(REFERENCES)))
-            words = ["run", protocol, "--runtime", "simulated", "--seeds", seeds, "--format", "json", "--quiet"]
-            words += ["--data", str(parties_file(self.sites, protocol)), *self.words(name)]
-            driver = self.sites.forks.start(*words, "--out", str(self.sites.path / "simulated"))
-            said, err = driver.communicate(10 * LIMIT)
-            assert driver.returncode == 0, err[-2000:]
-            last = json.loads(said.splitlines()[-1])
-            found = last["runs"] if "runs" in last else [last]
+        protocol = name.partition(" ")[0]
+        seeds = "7" if not self._noise else ",".join(map(str, range(REFERENCES)))
+        words = ["run", protocol, "--runtime", "simulated", "--seeds", seeds, "--format", "json", "--quiet"]
+        words += ["--data", str(parties_file(self.sites, protocol)), *self.words(name)]
+        driver = self.sites.forks.start(*words, "--out", str(self.sites.path / "simulated"))
+        said, err = driver.communicate(10 * LIMIT)
+        assert driver.returncode == 0, err[-2000:]
+        last = json.loads(said.splitlines()[-1])
+        found = last.get("runs", [last])
         self._references[name] = found
         return found
 
@@ -618,8 +621,11 @@ def plan(count: int, names: list[str], possible: list[Fault]) -> list[tuple[int,
     for number in range(count):
         index, turn = number % len(names), number // len(names) % len(possible)
         name = names[index]
-        flag = "auto" if SUBJECTS[name].has_quorum or (index + turn) % 3 == 2 else "pause"
-        noise = bool(SUBJECTS[name].noise) and (index + turn) % 2 == 0
+        subject = SUBJECTS[name]
+        noise = bool(subject.noise) and (index + turn) % 2 == 0
+        # a run that takes of a budget is not proposed anew: what was released after its checkpoint is not known
+        is_anew = (index + turn) % 3 == 2 and not (noise and subject.budgets)
+        flag = "auto" if subject.has_quorum or is_anew else "pause"
         planned.append((number, name, possible[turn], flag, noise))
     return planned
 

@@ -38,7 +38,7 @@ def test_a_trial_of_the_campaign_ends_well(fault: Fault, tmp_path: Path) -> None
     finally:
         campaign.stop()
         sites.end()
-    assert trial.outcome in ("finished", "paused", "resumed", "begun anew"), trial
+    assert trial.outcome in ("finished", "paused", "resumed", "started again"), trial
     assert not trial.wrong, trial
     assert trial.codes[-1] == 0
     if trial.outcome in ("finished", "paused"):
@@ -88,6 +88,7 @@ def test_what_differs_from_the_undisturbed_run_is_said() -> None:
     assert difference(found, other, found, rounds) == "test/loss is 0.70001, of 0.7"
     assert difference(found, rounds[:1], found, rounds) == "1 rounds of 2"
     assert difference({**found, "bytes": 9}, rounds, found, rounds) == "bytes are 9, of 8"
+    assert difference({**found, "bytes": 9}, rounds, found, rounds, traffic=False) == ""
 
 
 def test_a_metric_outside_of_the_interval_is_said() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import tomllib
 from pathlib import Path
 
@@ -250,6 +251,24 @@ def test_half_a_line_of_a_log_goes_with_the_next(quiet: World, left: bytes) -> N
     folder.audit.add("note", text="the next")
     certificate = folder.federation.members[BANK].certificate
     assert [line["text"] for line in check(folder.path / AUDIT, certificate)][-2:] == ["whole", "the next"]
+
+
+def test_a_line_that_the_disk_does_not_take_leaves_the_log_as_it_was(quiet: World) -> None:
+    folder = quiet.folder(BANK)
+    folder.audit.add("note", text="whole")
+    path, limits = folder.path / AUDIT, resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = path.read_bytes()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 40, limits[1]))  # room for a part of a line
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            folder.audit.add("note", text="it does not fit")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == before
+    certificate = folder.federation.members[BANK].certificate
+    assert check(path, certificate)[-1]["text"] == "whole"
+    folder.audit.add("note", text="the next")
+    assert [line["text"] for line in check(path, certificate)][-2:] == ["whole", "the next"]
 
 
 def test_a_key_that_others_can_read_is_not_used(quiet: World, tmp_path: Path) -> None:

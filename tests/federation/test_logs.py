@@ -56,6 +56,33 @@ def verdict_of(lines: list[dict[str, Any]], others: list[dict[str, Any]]) -> Com
     return found
 
 
+def test_of_a_coordinators_site_that_was_killed_its_driver_alone_says_how_the_run_ended() -> None:
+    driver = log([], [], "failed", "driver")
+    assert verdict_of(driver, log([TWO], [ONE], "failed")).verdict == "cut"
+    assert verdict_of(driver, log([TWO], [ONE])).verdict == "differ", "it came to its end at the other one"
+    assert verdict_of(log([], [], "finished", "driver"), log([TWO], [ONE])).verdict == "differ"
+
+
+def test_of_a_site_whose_disk_was_full_an_attempt_that_opened_nothing_says_nothing() -> None:
+    attempt = [{**line, "was_open": False} for line in log([], [], "failed")[1:]]
+    shop = [{"number": 1, "what": "approved", "run": RUN}, *attempt]
+    assert verdict_of(log([ONE], [TWO], "failed"), shop).verdict == "cut"
+    assert verdict_of(log([ONE], [TWO]), shop).verdict == "differ"
+
+
+def test_what_a_driver_knew_that_was_killed_before_a_pause_is_not_missed() -> None:
+    reopened = {"number": 3, "what": "reopened", "run": RUN, "checkpoint": 1}
+    first, second = log([TWO], [ONE, TO_SHOP], "failed"), log([TWO], [ONE, TO_SHOP])[1:]
+    shop = [*first, reopened, *second]
+    bank = [*log([ONE], [TWO], "failed"), reopened, *log([ONE], [TWO])[1:]]
+    end = log([TO_SHOP], [], "finished", "driver")[1:]
+    assert verdict_of([*bank, *end], shop).verdict == "cut"
+    told = log([TO_SHOP], [], "failed", "driver")[1:]
+    assert verdict_of([*bank[:2], *told, *bank[2:], *end], shop).verdict == "cut"
+    more = [*first, reopened, *log([TWO], [ONE, TO_SHOP, TO_SHOP])[1:]]
+    assert verdict_of([*bank[:2], *told, *bank[2:], *end], more).verdict == "differ"
+
+
 def test_what_left_one_arrived_at_the_other() -> None:
     found = verdict_of(log([ONE], [TWO]), log([TWO], [ONE]))
     assert (found.verdict, found.messages, found.bytes) == ("agree", 5, 350)

@@ -85,7 +85,10 @@ def test_a_budget_is_not_rolled_back_with_a_checkpoint(tmp_path: Path, capsys: p
         capsys.readouterr()
         assert resumed(world, run) in (2, 3)
         said = "the run would take epsilon inf at delta 1 of the budget of shop and had announced epsilon 25"
-        assert said in capsys.readouterr().err  # what left after the checkpoint is known to nobody
+        told = capsys.readouterr().err
+        assert said in told  # what left after the checkpoint is known to nobody
+        assert "begin it anew with --return-timeout" in told  # no announcement is enough
+        assert "announce more" not in told
         taken = in_all(spent(world.folder(SHOP).log())["orders"])
         assert taken.epsilon >= 50.0  # both as announced
     finally:
