@@ -32,7 +32,7 @@ NOT_RUN = {
     "python3 -m venv": "installs: tests/test_plugin_package.py and CI make fresh environments",
     ". .venv": "installs: tests/test_plugin_package.py and CI make fresh environments",
     "pip install": "installs: tests/test_plugin_package.py and CI make fresh environments",
-    "python -m tests.campaign.sites": "takes an hour: 140 faults between sites, a run each; tests/campaign/test_sites.py has some",
+    "python -m tests.campaign.sites": "takes an hour: 140 faults between sites; tests/campaign/test_sites.py has some",
     "python -m tests.campaign.hospitals": "takes up to half an hour: tests/federation/test_quorum.py has five sites",
     "make ": "they make an environment of their own; CI begins with them",
     "export RAY_AUTH_MODE": "starts real hosts: tests/runtime/hosts.py starts its hosts with the same words",

@@ -186,7 +186,7 @@ def main() -> None:
             content[start : start + 16 * _MIB] = np.frombuffer(rng.bytes(min(16 * _MIB, size - start)), np.uint8)
         content.flush()
         content = np.memmap(folder / "content", np.uint8, "r")
-        bare = bare_tls(folder)
+        bare, _ = bare_tls(folder)
         spawning = multiprocessing.get_context("spawn")
         ours, theirs = spawning.Pipe()
         process = spawning.Process(target=receive, args=(folder, limits, theirs))

@@ -290,8 +290,8 @@ class Campaign:
     def tell(self, number: int, name: str, fault: Fault, flag: str = "") -> Trial:
         """Do a trial."""
         sites, begun = self.sites, time.monotonic()
-        flags = {"pause": ("--return-timeout", "86400" if isinstance(fault, Later) else "120")}.get(flag, ())
-        flags = ("--auto-resume",) if flag == "auto" else flags
+        pause = ("--return-timeout", "86400" if isinstance(fault, Later) else "120")
+        flags: tuple[str, ...] = {"pause": pause, "auto": ("--auto-resume",)}.get(flag, ())
         trial = Trial(number, name, self._noise, flag, fault.name, fault.target)
         before, out = {one: len(sites.audit(one)) for one in sites.names}, sites.runs / f"trial-{number}"
         command = self.command(name, flags)

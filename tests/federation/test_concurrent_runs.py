@@ -17,6 +17,7 @@ import pytest
 
 from fedactors.cli.main import main
 from fedactors.federation import site
+from fedactors.federation.approval import why_a_person
 from fedactors.federation.operations import agree
 from fedactors.federation.run_queue import ActiveRun
 from fedactors.federation.site import SiteProcess
@@ -113,9 +114,9 @@ def test_two_runs_at_the_same_sites_have_the_results_of_each_alone(world: World)
         with drivers(*commands) as both:
             until(lambda: len(runs_of(world, CLINIC)) == 2, 60)
             found = [finished(one) for one in both]
-    for expected, one in zip(alone, found, strict=True):
-        assert one["metrics"] == expected["metrics"]
-        assert (one["bytes"], one["messages"]) == (expected["bytes"], expected["messages"])
+    for expected, made in zip(alone, found, strict=True):
+        assert made["metrics"] == expected["metrics"]
+        assert (made["bytes"], made["messages"]) == (expected["bytes"], expected["messages"])
     lines = world.audit(CLINIC)
     last = [line["run"] for line in lines if line["what"] == "ended"][-2:]
     begun = {line["run"]: line["number"] for line in lines if line["what"] == "approved"}
@@ -269,7 +270,7 @@ def test_two_runs_at_once_take_no_more_of_a_budget_than_there_is(
 def test_the_policy_compares_runs_that_come_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two sums of the same data by other settings tell parts of others: the second one waits for a person."""
     until(lambda: is_free(world))
-    honest = site.why_a_person
+    honest = why_a_person
 
     def later(*args: Any) -> str:
         time.sleep(4)

@@ -221,7 +221,12 @@ class World:
     def free(self, name: str) -> None:
         """Let a site be busy with nothing."""
         process = self.processes[name]
-        self.on(name, lambda: [process._end(active) for active in list(process.runs.values())])
+
+        def end() -> None:
+            for active in list(process.runs.values()):
+                process._end(active)
+
+        self.on(name, end)
 
     def on(self, name: str, action: Callable[[], Any]) -> Any:
         """Do something in the thread of a site."""
