@@ -359,7 +359,7 @@ def _path_fault(name: str) -> str:
         what = "an address" if is_address else "a folder" if os.path.isdir(name) else "a file of rows"
         return (
             f"is {what}, which does not say whose rows they are and what is predicted: name it as path of a party in a "
-            "parties.toml, and give that"
+            "parties.toml, and give that; in Python fedactors.vertical and fedactors.horizontal take tables"
         )
     if os.path.exists(name):
         return "is no file"
@@ -721,19 +721,19 @@ def _run_once(
             data, make, resolved["federation"] = prepared.data, prepared.make, {"run": prepared.proposal.run}
         else:
             data = load_data(protocol, config, name, seed, is_here(options))
-        notes = _data_notes(data, name, options)
+        notes = _data_notes(data, name, options, is_scaled=getattr(config, "standardisation", "") == "sums")
         folder = RunFolder.create(options.out, scenario, seed, resolved, parent=parent)
         for digest in digests_in(code_named_in(config).values()):
             folder.keep_code(digest)
         code = [value for value in code_named_in(config).values() if isinstance(value, str)]
-        again = resume_command(command, folder.location, options, code)
+        again = _way_on(config, options, resume_command(command, folder.location, options, code))
         recorder: FolderRecorder | None = None
         try:
             trackers = open_trackers(options.track, folder.path, as_dict(config))
             trackers += [CallbackTracker(one, folder.path, as_dict(config)) for one in callbacks]
             recorder = FolderRecorder(folder, parent=parent, progress=progress, trackers=trackers)
             runtime = make(recorder)
-            recorder.usage, runtime.tell, runtime.way_on = runtime.usage, progress.phase, f"resume with: {again}"
+            recorder.usage, runtime.tell, runtime.way_on = runtime.usage, progress.phase, again
             events = recorder.events
             runtime.watched = progress.watch(lambda: activities(runtime.ledger.totals(), events))
             signals.runtime = runtime
@@ -761,13 +761,26 @@ def _run_once(
     return summary
 
 
-def _data_notes(data: Any, name: str, options: RunOptions) -> list[str]:
+def _way_on(config: Any, options: RunOptions, command: str) -> str:
+    """Return what helps when a run has broken off after a checkpoint."""
+    if options.federation is not None and options.budget and not options.return_timeout:
+        from fedactors.federation.approval import has_quorum
+
+        if not has_quorum(config):
+            return (
+                "it cannot be resumed: its sites have privacy budgets, and what left after its last checkpoint is not "
+                "known. Start a new run, with --return-timeout SECONDS to go on after a loss"
+            )
+    return f"resume with: {command}"
+
+
+def _data_notes(data: Any, name: str, options: RunOptions, *, is_scaled: bool) -> list[str]:
     """Return what is odd with user data of a simulated run; elsewhere only a party's process opens its files."""
     if options.runtime != "simulated" or not str(name).endswith(".toml"):
         return []
     from fedactors.data.checks import warnings_of
 
-    return warnings_of(data)
+    return warnings_of(data, is_scaled=is_scaled)
 
 
 def _close_failed(folder: RunFolder, recorder: FolderRecorder | None, error: BaseException, again: str) -> None:
@@ -792,7 +805,7 @@ def _close_failed(folder: RunFolder, recorder: FolderRecorder | None, error: Bas
     folder.release()
     # what goes on from a checkpoint has announced no more, and its account has a gap
     if folder.manifest["checkpoints"] and not isinstance(error, (BadInput, BudgetExceeded)):
-        error.add_note(f"resume with: {again}")
+        error.add_note(again)
         if isinstance(error, PartyLost):
             error.run = folder.location
 

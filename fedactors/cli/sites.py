@@ -549,8 +549,9 @@ def _budget(folder: SiteFolder, args: argparse.Namespace) -> int:
     caps = {name: cap for name in folder.names() if (cap := folder.budget(name)) is not None}
     if args.format == "json":
         logged: dict[str, Any] = {
-            name: as_logged({"budget": cap, "taken": taken_of(folder, name, lines), **taken.get(name, {})})
+            name: as_logged({"budget": cap, "taken": amount, "left": cap.less(amount), **taken.get(name, {})})
             for name, cap in caps.items()
+            for amount in [taken_of(folder, name, lines)]
         }
         logged |= {
             name: {"budget": None, **as_logged({"taken": amount, **taken[name]})} for name, (amount, _) in gone.items()
@@ -563,9 +564,10 @@ def _budget(folder: SiteFolder, args: argparse.Namespace) -> int:
     rows = []
     for name, cap in caps.items():
         others = {*folder.with_budget(name), *(line["data"] for line in opened_on(folder, name, lines))} - {name}
-        rows.append([name, str(cap), str(taken_of(folder, name, lines)), ", ".join(sorted(others)) or "-"])
-    rows += [[name, "none now", str(amount), ", ".join(counts) or "-"] for name, (amount, counts) in gone.items()]
-    print_table(["data", "budget", "taken", "with"], rows)
+        amount = taken_of(folder, name, lines)
+        rows.append([name, str(cap), str(amount), str(cap.less(amount)), ", ".join(sorted(others)) or "-"])
+    rows += [[name, "none now", str(amount), "-", ", ".join(counts) or "-"] for name, (amount, counts) in gone.items()]
+    print_table(["data", "budget", "taken", "left", "counted together with"], rows)
     for name in caps:
         if then := read_otherwise(folder, name, lines):
             say(f"of what is taken of {name} some is of runs before: {then}")
@@ -937,8 +939,11 @@ def _print_proposal(shown: dict[str, Any], say: Callable[[str], object] = say) -
     say(f"what all sites draw alike follows from seed {shown['seed']}, which {shown['coordinator']} proposes")
     if shown["shared_seed"] is not None:
         say("A TEST: the coordinator knows the seeds of your initial weights and shuffles")
-    # what the task says is no setting of a run of own data
-    settings = ", ".join(f"{name}={_word(value)}" for name, value in shown["config"].items() if name not in task)
+    # what task and data say is no setting of a run of own data
+    said_by_data = {*task, "num_parties", "num_clients"}
+    settings = ", ".join(
+        f"{name}={_word(value)}" for name, value in shown["config"].items() if name not in said_by_data
+    )
     say(f"\nsettings: {settings}\n")
     for one in shown["protections"]:
         say(f"{one['kind']}: {'ON' if one['on'] else 'off'}; {one['means']}")

@@ -16,7 +16,7 @@ import math
 import re
 import tomllib
 import unicodedata
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING as NO_DEFAULT
 from dataclasses import dataclass, field, fields, replace
@@ -127,12 +127,17 @@ def check_data(path: Path, party: str | None = None) -> list[DataFinding]:
     return list(_checked(data, [name for name in data.parties if party in (None, name)], is_run=False))
 
 
-def warnings_of(data: Any) -> list[str]:
-    """Return what a run tells of data whose files are on this machine: all but what ends it anyway."""
+def warnings_of(data: Any, *, is_scaled: bool = False) -> list[str]:
+    """Return what a run tells of data whose files are on this machine: all but what ends it anyway.
+
+    Args:
+        data: of the run.
+        is_scaled: whether the run standardises columns over all clients, so that their scales do not matter.
+    """
     if not isinstance(data, Described):
         return []
     try:
-        found = list(_checked(data, data.parties, is_run=True))
+        found = list(_checked(data, data.parties, is_run=True, is_scaled=is_scaled))
     except (BadInput, DataMissing):
         return []  # the run says it where it happens
     return [
@@ -143,15 +148,15 @@ def warnings_of(data: Any) -> list[str]:
 
 
 def edits_of(findings: Iterable[DataFinding]) -> str:
-    """Return all suggestions as the TOML that a description is to have, by table."""
-    tables: dict[str, dict[str, None]] = {}
+    """Return all suggestions as the TOML that a description is to have, by table; of a key the last one."""
+    tables: dict[str, dict[str, str]] = {}
     for one in findings:
         if one.suggestion:
-            tables.setdefault(one.table, {})[one.suggestion] = None
-    return "\n\n".join("\n".join([f"[{table}]", *lines]) for table, lines in sorted(tables.items()))
+            tables.setdefault(one.table, {})[one.suggestion.partition(" = ")[0]] = one.suggestion
+    return "\n\n".join("\n".join([f"[{table}]", *lines.values()]) for table, lines in sorted(tables.items()))
 
 
-def _checked(data: Described, names: Sequence[str], *, is_run: bool) -> Iterator[DataFinding]:
+def _checked(data: Described, names: Sequence[str], *, is_run: bool, is_scaled: bool = False) -> Iterator[DataFinding]:
     rows = data.rows if isinstance(data, GraphTables) else data
     if isinstance(rows, VerticalData):
         for name in names:
@@ -160,7 +165,7 @@ def _checked(data: Described, names: Sequence[str], *, is_run: bool) -> Iterator
             if isinstance(data, GraphTables) and not is_run and all(one.level != "error" for one in found):
                 yield from _trial(name, data.part(name).check)
     elif isinstance(rows, HorizontalData):
-        yield from _horizontal(rows, names, is_run)
+        yield from _horizontal(rows, names, is_run, is_scaled)
     elif isinstance(rows, RelationalData):
         yield from _relational(rows, names, is_run)
     elif isinstance(rows, UserGraph):
@@ -202,6 +207,8 @@ class _Party:
     """Finite numbers of each column without a public range."""
     csv: dict[str, Any] = field(default_factory=dict)
     """What a description is to say of how the file is written."""
+    seen: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """By column of texts, and by label: the categories of all clients that were looked at, this one's too."""
 
     def add(self, level: Level, text: str, column: str = "", *, leave_out: bool = False, **rule: Any) -> None:
         """Note a finding, and what a rule of its column says in answer."""
@@ -649,7 +656,10 @@ def _texts_for_numbers(party: _Party, column: Column, texts: list[str]) -> None:
     else:
         categories = {text for text in column.texts(party.source.where) if text is not None}
         is_alike = len(set(map(alike, categories))) < len(categories)
-        party.add("error", told, name, type="text" if is_alike else "categorical")
+        rule = ColumnRule(type="text" if is_alike else "categorical")
+        party.seen[name] |= set(map(rule.plain, categories))
+        listed = {"categories": sorted(party.seen[name])} if party.is_public else {}
+        party.add("error", told, name, type=rule.type, **listed)
 
 
 def _then_missing(party: _Party, name: str, public: Any = 0) -> None:
@@ -797,7 +807,10 @@ def _labels(party: _Party, column: Column, classes: Sequence[str], num_rows: int
         elif len(plain) == len(classes) and {text.strip().casefold() for text in unknown} <= plain:
             party.add("error", told, column.name, type="text")
         else:
-            party.say("error", told)
+            party.seen[column.name] |= set(counts)
+            seen = sorted(party.seen[column.name])
+            are_others = not set(seen) & set(classes) and (len(seen) == 2 or source.task == "multiclass")
+            party.say("error", told, *((f"classes = {_toml(seen)}", "task") if are_others else ()))
     by_plain = Counter(text.strip().casefold() for text in counts)
     if not classes and any(count > 1 for count in by_plain.values()):
         told = f"label: classes that differ in letters' case or blanks: {', '.join(map(repr, sorted(counts)[:6]))}"
@@ -813,20 +826,22 @@ def _labels(party: _Party, column: Column, classes: Sequence[str], num_rows: int
 # --- clients with the same columns ----------------------------------------------------------------------------------
 
 
-def _horizontal(data: HorizontalData, names: Sequence[str], is_run: bool) -> Iterator[DataFinding]:
+def _horizontal(data: HorizontalData, names: Sequence[str], is_run: bool, is_scaled: bool) -> Iterator[DataFinding]:
     tables: list[_Party] = []
+    seen = defaultdict[str, set[str]](set)
     for name, file in zip(data.parties, data.files, strict=True):
         if name not in names:
             continue
         is_images = file.image_folder is not None
         if not is_images:
-            tables.append(_Party(name, file.file, "task.columns", is_public=True))
+            tables.append(_Party(name, file.file, "task.columns", is_public=True, seen=seen))
             yield from _file(tables[-1], aligned=False, classes=file.classes)
         if not is_run and (is_images or not any(one.level == "error" for one in tables[-1].findings)):
             yield from _trial(name, file.load)
     if not is_run and data.test_file is not None and len(names) == len(data.parties):
         yield from _trial("test", data.test_file.load)
-    yield from _scales(tables)
+    if not is_scaled:
+        yield from _scales(tables)
 
 
 class _Scale(NamedTuple):

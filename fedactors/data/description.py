@@ -264,9 +264,18 @@ def _check_public_rules(task: HorizontalTask, columns: tuple[str, ...] | None, l
             raise BadInput(f"task.columns: {name!r} is not allowed: list it under features, at every client")
         if rule.measures:
             raise BadInput(
-                f"task.columns.{name}: {rule.measures} is not allowed with layout=horizontal, for each client would "
-                "find its own: list categories, fill with a constant, give a range of days"
+                f"task.columns.{name}: {rule.measures} is not allowed with layout=horizontal, where clients do not see "
+                f"each other's rows: {_public_rule(rule)}"
             )
+
+
+def _public_rule(rule: Any) -> str:
+    """Return what a rule says in place of what it would measure."""
+    if rule.is_category:
+        return f'list them, {{ type = "{rule.type}", categories = ["A", "B"] }}'
+    if rule.fills_with:
+        return 'fill gaps with a constant, missing = "constant" and fill = 0'
+    return 'give a range of days since 1970, scaling = "range" and range = [0, 25000]'
 
 
 def _centers(parties: Mapping[str, HorizontalParty]) -> tuple[str, ...]:
@@ -367,7 +376,10 @@ def load_description_as(path: Path, wanted: type[Data], *, is_new: bool = False)
     """
     made = load_description(path, is_new=is_new)
     if not isinstance(made, wanted):
-        raise BadInput(f"task.layout: {layout_of(made)!r} is not allowed: give {layout_of(wanted)!r}")
+        raise BadInput(
+            f"task.layout: {layout_of(made)!r} is not allowed: give {layout_of(wanted)!r}, or train with another "
+            "protocol (fedactors list has each protocol's layout)"
+        )
     return made
 
 

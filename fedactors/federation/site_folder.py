@@ -576,7 +576,10 @@ def check_budget(
     if announced is None:
         raise to_tell(f"{where}: the run announces none: give --budget {site}=EPSILON:DELTA")
     if not any(one["kind"] == "noise" and one["on"] for one in describe_protections(protocol, config)):
-        raise to_tell(f"{where}: the run adds no noise, so that it would take all of it")
+        raise to_tell(
+            f"{where}: the run adds no noise, so that it would take all of it: switch noise on, see Privacy in "
+            f"fedactors run {protocol.name} --help"
+        )
     most = folder.policy.budget_per_run
     if most is not None and not announced.within(most):
         said = f"{site}: policy.budget_per_run: {announced} is not allowed"

@@ -130,7 +130,10 @@ def read_summary(folder: RunFolder) -> Summary:
         at = f"in the run folder of its coordinator, {site.get('coordinator')}"
         raise BadInput(f"{folder.path}: {whose}; the result is {at}")
     if folder.listed(SUMMARY) is None:
-        raise BadInput(f"{folder.path}: the run has no summary (status: {folder.status})")
+        raise BadInput(
+            f"{folder.path}: the run has no summary (status: {folder.status}): give runs that finished; fedactors run "
+            "PROTOCOL --resume RUN goes on with one that has a checkpoint"
+        )
     values = folder.read_json(SUMMARY, schemas.SummaryFile)
     return Summary.from_dict({**values, "run": folder.location}, where=f"{folder.path}/{SUMMARY}")
 

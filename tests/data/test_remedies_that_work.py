@@ -559,3 +559,24 @@ def test_keys_with_blanks_or_other_accents_are_told_and_join_by_the_rule(tmp_pat
     assert not [one for one in check_data(path) if "blanks at their ends" in one.text]
     keys = [pq.read_table(tmp_path / f"{name}.parquet").select(["id"]) for name in ("bank", "shop")]
     assert compared_keys(keys[0], ["id"], ("nfkc",), "") == compared_keys(keys[1], ["id"], ("nfkc",), "")
+
+
+# --- clients that do not see one another's rows -----------------------------------------------------------------------
+
+
+def test_lines_for_texts_and_labels_of_clients_make_a_description_that_loads(tmp_path: Path) -> None:
+    for name, cities in (("north", ("Bonn", "Kiel")), ("south", ("Bonn", "Ulm"))):
+        rows = "".join(f"{20 + i},{cities[i % 2]},{('yes', 'no')[i % 2]}\n" for i in range(40))
+        (tmp_path / f"{name}.csv").write_text(f"age,city,churn\n{rows}")
+    path = tmp_path / "parties.toml"
+    task = '[task]\ntype = "binary"\nlayout = "horizontal"\n{classes}\n'
+    parties = "".join(f'[parties.{name}]\npath = "{name}.csv"\nlabel = "churn"\n' for name in ("north", "south"))
+    path.write_text(f"{task.format(classes='')}{parties}")
+    lines = edits_of(check_data(path))
+    classes, columns = (
+        'classes = ["no", "yes"]',
+        'city = { type = "categorical", categories = ["Bonn", "Kiel", "Ulm"] }',
+    )
+    assert lines == f"[task]\n{classes}\n\n[task.columns]\n{columns}"
+    path.write_text(f"{task.format(classes=classes)}{parties}[task.columns]\n{columns}\n")
+    assert check_data(path) == []

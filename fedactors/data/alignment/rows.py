@@ -744,7 +744,10 @@ def load_described_rows(path: Path, config: Any, accounts: Mapping[str, bool]) -
     if isinstance(local, VerticalData):
         return local
     if not isinstance(local, RelationalData):
-        raise BadInput(f"task.layout: {layout_of(local)!r} is not allowed: give vertical, or relational")
+        raise BadInput(
+            f"task.layout: {layout_of(local)!r} is not allowed: give vertical or relational, or train with another "
+            "protocol (fedactors list has each protocol's layout)"
+        )
     for name, is_on in accounts.items():
         if is_on:
             raise BadInput(

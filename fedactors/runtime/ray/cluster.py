@@ -207,7 +207,7 @@ def join(address: str | None, num_cpus: int | None, tell: Callable[[str], None] 
         try:
             return _start(num_cpus)
         except NotStarted:
-            tell("Ray did not start on this machine in the time that it gives itself: trying once more")
+            tell("Ray takes long to start, as on a busy machine: trying again, attempt 2 of 2")
             return _start(num_cpus)
     with naming_the_variable(None if given else address):
         address = _resolved(address, "address" if given else VARIABLE)

@@ -330,7 +330,7 @@ class RayRuntime(Runtime):
         if self._last_snapshot is not None:
             text = "its last checkpoint is written"
         else:
-            text = "before its first checkpoint"
+            text = "before its first checkpoint, so that nothing can be resumed"
         self.fail(Stopped(f"stopped at {self.clock.now():.1f} s, {text}", self._stop_code or 1))
 
     def execute(self, main: Callable[[], Awaitable[T]], resume: Snapshot | None = None) -> T:

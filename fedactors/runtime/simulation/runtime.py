@@ -213,7 +213,9 @@ class SimulatedRuntime(Runtime):
         self._wanted.append((label if wanted else None, taken))
         await taken
         if self._stop_code is not None:
-            raise Stopped(f"stopped at {self.loop.time():.6g} s; a checkpoint is written", self._stop_code)
+            raise Stopped(
+                f"stopped at {self.loop.time():.6g} s of virtual time; a checkpoint is written", self._stop_code
+            )
 
     def usage(self) -> Usage:
         seconds = self.loop.time()
@@ -381,7 +383,7 @@ class SimulatedRuntime(Runtime):
         if self._stop_code is not None and legal and self.state.get("_timers"):  # the driver waits in one
             self._save("last")
             code, self._stop_code = self._stop_code or 1, None
-            self.fail(Stopped(f"stopped at {self.loop.time():.6g} s; a checkpoint is written", code))
+            self.fail(Stopped(f"stopped at {self.loop.time():.6g} s of virtual time; a checkpoint is written", code))
             return True
         if self._wanted:
             self._num_moves_wanted += 1
