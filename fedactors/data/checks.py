@@ -658,7 +658,7 @@ def _texts_for_numbers(party: _Party, column: Column, texts: list[str]) -> None:
         is_alike = len(set(map(alike, categories))) < len(categories)
         rule = ColumnRule(type="text" if is_alike else "categorical")
         party.seen[name] |= set(map(rule.plain, categories))
-        listed = {"categories": sorted(party.seen[name])} if party.is_public else {}
+        listed: dict[str, Any] = {"categories": sorted(party.seen[name])} if party.is_public else {}
         party.add("error", told, name, type=rule.type, **listed)
 
 

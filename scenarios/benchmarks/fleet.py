@@ -97,7 +97,7 @@ class Boundary:
         book = make_book(
             [(name, cls.__name__) for name, cls in CLASSES.items()], CLASSES.values(), lambda name: str(name)
         )
-        self.gate = Gate(site, COORDINATOR, book)
+        self.gate, self.scope = Gate(site, COORDINATOR, book), site
         self.unawaited = UnawaitedCall(self.note, lambda _: False)
         self.journal: Journal | None = None
         self.connection: Connection | None = None
