@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
 from fedactors.data.layouts import horizontal
-from fedactors.errors import FedactorsError
 from fedactors.federation.approval import check_proposal, kept_proposals
 from tests.federation.test_concurrent_runs import SEED, by, open_world, runs_of
 from tests.federation.test_run_queue import drivers, persons, until
@@ -24,19 +22,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         made.start(name)
     yield made
     made.stop()
-
-
-def test_a_site_refuses_an_aggregator_beside_the_server(world: World) -> None:
-    """Without a host in federation.toml it is the coordinator's, whose own driver alone refuses that."""
-    folder = world.folder(SHOP)
-    with drivers(by(world, BANK, rounds=2)) as (one,):
-        until(lambda: kept_proposals(folder), 60)
-        one.kill()
-    (proposal,) = kept_proposals(folder).values()
-    made = replace(proposal, run="d" * 16, config={**proposal.config, "num_aggregators": 2})
-    assert made.site_of("aggregator-0", folder.federation.hosts) == made.site_of("server", folder.federation.hosts)
-    with pytest.raises(FedactorsError, match="num_aggregators"):
-        check_proposal(made, folder)
 
 
 def rows_read() -> set[int]:
