@@ -158,6 +158,11 @@ class Actor:
         return caller
 
     @property
+    def scope(self) -> str:
+        """Names the run among those that are under way in this process: what a process keeps for all is kept by it."""
+        return self._context.scope
+
+    @property
     def clock(self) -> Clock:
         """The runtime's clock."""
         return self._context.clock

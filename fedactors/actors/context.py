@@ -148,6 +148,8 @@ class Context(Caller):
     reproducible_noise: bool
     is_between_organisations = False
     """Whether other organisations' sites take part in the run."""
+    scope = ""
+    """Names the run among those that are under way in this process; empty: there is no other."""
     counts: CallCounts
     keeps_journal = False
     """Whether what left is written down where no checkpoint rolls it back; see `Actor.catch_up`."""

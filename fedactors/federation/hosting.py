@@ -260,6 +260,8 @@ class SiteBoundary(Protocol):
     """The run at its site, as its actors need it: the way to other sites, which leads through the gate."""
 
     gate: Gate
+    scope: str
+    """The run's id."""
     unawaited: UnawaitedCall
     journal: Journal | None
     """Of a run that sites may leave and come back to."""
@@ -387,6 +389,7 @@ class SiteContext(HostedContext):
         except FedactorsError as error:
             raise raised_by(self.name, error, site.gate.book) from None
         self.actor._context = self
+        self.scope = site.scope
         self._site = site
         self.keeps_journal = site.journal is not None
         self._near = near

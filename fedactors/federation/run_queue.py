@@ -174,7 +174,11 @@ class RunQueue:
         self._refused_at[coordinator] = now
 
     def next_run(self, now: float, active: Sequence[str] = (), most: int | None = None) -> QueuedRun | None:
-        """Return the first ready run: approved, by priority, of whom fewest are under way, as they came; None: none.
+        """Return the first of `turns`; None: there is none."""
+        return next(iter(self.turns(now, active, most)), None)
+
+    def turns(self, now: float, active: Sequence[str] = (), most: int | None = None) -> list[QueuedRun]:
+        """Return the ready runs in order: approved, by priority, of whom fewest are under way, as they came.
 
         Args:
             now: see `reserve`.
@@ -185,9 +189,7 @@ class RunQueue:
         full = {who for who in active if most is not None and active.count(who) >= most}
         ready = [one for one in self._runs if one.is_ready(now) and one not in self._reserved]
         ready = [one for one in ready if one.coordinator not in self._passed_over.keys() | full]
-        return min(
-            ready, key=lambda one: (not one.is_approved, -one.priority, active.count(one.coordinator)), default=None
-        )
+        return sorted(ready, key=lambda one: (not one.is_approved, -one.priority, active.count(one.coordinator)))
 
     def reserve(
         self,
@@ -198,13 +200,16 @@ class RunQueue:
     ) -> QueuedRun | None:
         """Reserve a free slot of the site for the first ready run if it fits, and return it; None: it does not.
 
-        A run that does not fit beside those under way keeps its turn: smaller ones do not overtake it for ever.
+        A run that does not fit beside those under way keeps its turn: smaller ones do not overtake it for ever. One
+        whose coordinator has a run under way is overtaken: it might wait for that one, and others with it.
         """
-        turn = self.next_run(now, active, most)
-        if turn is None or not fits(turn):
-            return None
-        self._reserved[turn] = now
-        return turn
+        for turn in self.turns(now, active, most):
+            if fits(turn):
+                self._reserved[turn] = now
+                return turn
+            if turn.coordinator not in active:
+                return None
+        return None
 
     def release(self, now: float, most_seconds: float) -> list[QueuedRun]:
         """End reservations whose drivers are not ready any more, or keep others waiting; return their runs."""

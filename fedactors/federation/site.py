@@ -488,7 +488,8 @@ class SiteProcess:
             return f"{most} of {peer} are under way or wait: at most {most} at a time (policy.coordinator_runs)"
         if any(one.demand is not None and one.demand.is_alone for one in active):
             return f"{whose} is under way that has to be alone"
-        if active and self._queue.next_run(time.monotonic(), self._coordinators, most) is not None:
+        waits = active and self._queue.next_run(time.monotonic(), self._coordinators, most) is not None
+        if waits and not self._is_paused(peer, run):  # which comes before those that wait
             return "others wait for their turn"
         if active:
             with contextlib.suppress(BadInput):  # a paused run that has no room yet dials again
@@ -553,7 +554,9 @@ class SiteProcess:
         """Say whether a run of this coordinator paused, and may go on: its driver dials again and does not queue."""
         with contextlib.suppress(BadInput):
             found = kept_proposal(self.folder, run)
-            return found is not None and found.coordinator == peer and found.return_timeout > 0
+            if found is not None and found.coordinator == peer and found.return_timeout > 0:
+                answer = decision(self.folder, found)
+                return answer is not None and answer[0] and stop_reason(self.folder, run) is None
         return False
 
     def _ends_of_driver(self, peer: str, run: str) -> dict[str, Any]:
@@ -905,6 +908,7 @@ class SiteProcess:
         async with self._beginning:
             self._look_anew()  # site.toml may have become another, or what is left of a budget, while a person thought
             protocol, config = await self._checked_again(peer, proposal, hosts)
+            self._take_room(active, proposal)
             await self._begin(active, proposal, protocol, config, hosts, is_return=False)
 
     async def _checked_again(self, peer: str, proposal: Proposal, hosts: Mapping[str, str]) -> tuple[Protocol, Any]:
@@ -1010,7 +1014,11 @@ class SiteProcess:
         """Take part in a run that is approved."""
         if self.runs.get(active.run) is not active:
             raise Refused(self.folder.name, "does not begin the run: the coordinator went away")
-        run = active.site_run = SiteRun(self.folder, proposal, protocol, config, self.limits, self._operations)
+        try:
+            run = active.site_run = SiteRun(self.folder, proposal, protocol, config, self.limits, self._operations)
+        except BaseException:
+            self.folder.reserved.pop(proposal.run, None)  # of the budget
+            raise
         run.is_return, run.hosts = is_return, hosts
         if active.driver is not None:
             active.driver.limits = run.limits

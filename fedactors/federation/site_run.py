@@ -56,7 +56,7 @@ from pydantic import TypeAdapter
 
 from fedactors import user_code
 from fedactors.actors.remote import DRIVER
-from fedactors.data.layouts.horizontal import HorizontalData, HorizontalPart
+from fedactors.data.layouts.horizontal import HorizontalData, HorizontalPart, forget_blocks
 from fedactors.data.layouts.relational import TableOwner
 from fedactors.data.layouts.vertical import RelationalPartition, RelationalQuery, VerticalPart
 from fedactors.data.new_rows import StoredState
@@ -553,7 +553,8 @@ class UsageWatch:
         """Let the process have again what it could before the run."""
         for kind in (resource.RLIMIT_FSIZE, resource.RLIMIT_DATA):
             _bound(kind, self, None)
-        self._look_at_shared_memory()
+        for watch in list(self._watches):  # others too: what they have not seen yet would be taken for this run's
+            watch._look_at_shared_memory()
         self._watches.discard(self)
         shared = {key for other in list(self._watches) for key in list(other._left)}
         for key, path in list(self._left.items()):  # a look that is under way adds to them
@@ -1103,7 +1104,7 @@ class SiteRun:
         limits: Limits,
         operations: Operations,
     ) -> None:
-        self.proposal = proposal
+        self.proposal, self.scope = proposal, proposal.run
         self.life = Life.APPROVED
         self.failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.has_quorum = has_quorum(config) and proposal.purpose != "predict"
@@ -1814,6 +1815,7 @@ class SiteRun:
             if connection is not None:
                 connection.close()
         self.actors.end()
+        forget_blocks(self.scope)
         self._disk.shutdown()
         if self._temporary is not None:
             self._temporary.remove(waits=False)  # others are heard meanwhile, however many files there are

@@ -22,6 +22,7 @@ import functools
 import logging
 import math
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -114,11 +115,27 @@ def train_clients(
     return [results[client] for client in range(len(clients))]
 
 
-@functools.cache
+_ON_DEVICE: dict[tuple[bytes, str], tuple[weakref.ref[Array], Rows]] = {}
+
+
 def rows_on(load: Callable[[bytes], tuple[Array, Array]], key: bytes, device: str) -> Rows:
-    """Return the rows that `load` finds by a key, as tensors that stay on the device; on the CPU the arrays."""
+    """Return the rows that `load` finds by a key, as tensors that stay on the device; on the CPU the arrays.
+
+    They stay as long as the samples that `load` returns are kept.
+    """
     x, y = load(key)
-    return (x, y) if device == "cpu" else (to_device(x, device), to_device(y, device))
+    if device == "cpu":
+        return x, y
+    of, rows = _ON_DEVICE.get((key, device), (None, None))
+    if rows is None or of is None or of() is not x:
+        rows = to_device(x, device), to_device(y, device)
+        _ON_DEVICE[key, device] = weakref.ref(x, lambda of: _forget(key, device, of)), rows
+    return rows
+
+
+def _forget(key: bytes, device: str, of: weakref.ref[Array]) -> None:
+    if (found := _ON_DEVICE.get((key, device))) is not None and found[0] is of:
+        del _ON_DEVICE[key, device]
 
 
 def can_be_batched(

@@ -176,7 +176,7 @@ class ClientProcess(SecureSummand):
             )
             for _, y in rows
         ]
-        self._reading = reading_of(part)
+        self._reading = reading_of(part, self.scope)
         self.reading = self._reading.text
         self._spec = model_spec(config, **self._facts)
         self._check_record_privacy()
@@ -246,7 +246,7 @@ class ClientProcess(SecureSummand):
     def _find_rows(self) -> None:
         """Name the own rows, as they are standardised."""
         self._keys, self._validation = (
-            [rows_key(standardised(source, *self.scale) if self.scale else source) for source in sources]
+            [rows_key(standardised(source, *self.scale) if self.scale else source, self.scope) for source in sources]
             for sources in (self._part.clients, self._part.validation)
         )
 
@@ -557,7 +557,7 @@ class ClientProcess(SecureSummand):
         source = self._part.clients[client]
         if not isinstance(source, HorizontalSource):
             return None
-        return rows_key(replace(source, part="validation" if source.validation_size else "test"))
+        return rows_key(replace(source, part="validation" if source.validation_size else "test"), self.scope)
 
     def _check_wanted(self, round: int, clients: tuple[int, ...]) -> None:
         """Refuse an order for other clients than follow from the approved run: of one client a mean is its own change.
@@ -903,7 +903,8 @@ class HorizontalServer(Server):
     def _find_rows(self) -> None:
         """Name the rows to measure on, as they are standardised."""
         assert self._part.test is not None
-        self._key = rows_key(as_read(self._part.test, read_reading(self.reading) if self.reading else Reading()))
+        reading = read_reading(self.reading) if self.reading else Reading()
+        self._key = rows_key(as_read(self._part.test, reading), self.scope)
 
     @property
     def _spec(self) -> ModelSpec:
@@ -923,7 +924,7 @@ class HorizontalServer(Server):
                 raise Refused(name, f"introduces {one.num_clients:,} clients; approved: {approved:,}")
         widths = {name: one.width for name, one in found.items()}
         check_widths(widths)
-        local = reading_of(self._part)
+        local = reading_of(self._part, self.scope)
         names = () if self._part.columns else local.names
         check_names({"test": names, **{name: one.columns for name, one in found.items()}})
         reading = local.with_csv({name: one.csv for name, one in found.items()})

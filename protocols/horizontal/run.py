@@ -11,7 +11,6 @@ from fedactors.actors.actor import Actor, Resources
 from fedactors.actors.groups import ActorGroup
 from fedactors.data.layouts.horizontal import HorizontalData, forget_blocks
 from fedactors.errors import BadInput
-from fedactors.learning.many_clients import rows_on
 from fedactors.learning.metrics import HEADLINES, LOCAL_BASELINE, Split, gain_note, of_split
 from fedactors.privacy.accounting import budgets
 from fedactors.protocols.horizontal.actors import (
@@ -55,7 +54,6 @@ class State(RunState):
 async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) -> RunResult:
     """Train one model over all clients' rows; return how good it is on rows that belong to none."""
     forget_blocks()
-    rows_on.cache_clear()
     runtime.use_costs(default_costs())
     resources = Resources(num_gpus=config.num_gpus)
     sites = sites_of(config, data)

@@ -251,7 +251,7 @@ class Auditor(Server):
         if self._part.test is None:
             raise BadInput(f"test: {self._part.name} names no test rows")
         find_device(self._config.device)
-        self._key = rows_key(self._part.test)
+        self._key = rows_key(self._part.test, self.scope)
         self._model = run_model(self._config, self._part, () if self._part.shape else rows_of(self._key)[0].shape[1:])
 
     @remote(caller=DATA_CENTER, unbounded="the auditor lets no hardware")
@@ -340,7 +340,7 @@ class Auditor(Server):
         if len(found) > 1:
             mean_P = weighted_mean([model.parameters for model in found], [1.0] * len(found))
         self.model_facts, self.parameters_P = self._model, mean_P
-        self.reading = reading_of(self._part).text
+        self.reading = reading_of(self._part, self.scope).text
         work = Work(EVALUATION, 1.0)
         return messages.Measurement(
             await self.compute(

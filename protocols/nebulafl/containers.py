@@ -83,10 +83,10 @@ class Container(Client):
     async def load(self) -> None:
         """Open the own rows."""
         find_device(self._config.device)
-        self._key = rows_key(self._part.clients[0])
+        self._key = rows_key(self._part.clients[0], self.scope)
         x_NF, _ = rows_of(self._key)
         self._shape = x_NF.shape[1:]
-        self._facts = messages.ContainerFacts(len(x_NF), self._shape, reading_of(self._part).text)
+        self._facts = messages.ContainerFacts(len(x_NF), self._shape, reading_of(self._part, self.scope).text)
         self._model = run_model(self._config, self._part, self._shape)
 
     async def open(self) -> None:

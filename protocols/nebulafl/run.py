@@ -18,7 +18,6 @@ from fedactors.actors.actor import Resources
 from fedactors.data.datasets.catalogue import describe
 from fedactors.data.layouts.horizontal import HorizontalData, HorizontalPart, forget_blocks
 from fedactors.errors import PartyLost
-from fedactors.learning.many_clients import rows_on
 from fedactors.learning.metrics import Split, of_split, task_metrics
 from fedactors.learning.models import build_skeleton
 from fedactors.learning.network import num_values
@@ -79,7 +78,6 @@ class State(RunState):
 async def run(config: NebulaFLConfig, data: HorizontalData, runtime: Runtime) -> RunResult:
     """Train until the duration (or the number of rounds) is over; a round of the records is a measurement."""
     forget_blocks()
-    rows_on.cache_clear()
     catalogue = read_catalogue(config.catalogue)
     state = State()
 

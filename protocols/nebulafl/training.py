@@ -345,7 +345,7 @@ class Trainings:
     ) -> None:
         find_device(config.device)  # one that is not there is told before anything is trained
         self.labels = [np.asarray(source.labels(), np.int64) for source in part.clients]
-        self.keys = [rows_key(source) for source in part.clients]
+        self.keys = [rows_key(source, actor.scope) for source in part.clients]
         self.names: list[str] = []
         self.sizes: list[int] = []
         """Samples of each container."""
@@ -355,14 +355,14 @@ class Trainings:
         self.stopped = False
         self.num_done = self.num_restored = 0
         self._actor, self._config, self._part, self._book = actor, config, part, book
-        self._public_key = rows_key(part.public) if part.public is not None else b""
+        self._public_key = rows_key(part.public, actor.scope) if part.public is not None else b""
         self._run_seed, self._gap_of, self._done, self._broken, self._order = run_seed, gap_of, done, broken, order
         self._spent = spent
         if order is None:
             names = [f"{actor.name}/{number}" for number in range(len(part.clients))]
             keys = {} if part.shape else dict(zip(names, self.keys, strict=True))
             shapes = {name: rows_of(key)[0].shape[1:] for name, key in keys.items()}
-            self.learn(dict(zip(names, map(len, self.labels), strict=True)), shapes, reading_of(part))
+            self.learn(dict(zip(names, map(len, self.labels), strict=True)), shapes, reading_of(part, actor.scope))
 
     def learn(self, sizes: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]], reading: Reading) -> None:
         """Learn what the containers hold, by name, and set hardware up for them.

@@ -500,3 +500,15 @@ def test_an_actor_that_asks_for_more_memory_than_there_may_be_ends_the_run_and_n
         assert federated(world, SMALL) == 0, world.output
     finally:
         world.stop()
+
+
+def test_a_run_that_ends_removes_no_shared_memory_of_another_in_its_process() -> None:
+    going_on, over = UsageWatch(RunLimits(), list), UsageWatch(RunLimits(), list)
+    file = Path(f"/dev/shm/torch_{os.getpid()}_1234_0")
+    file.write_bytes(b"of the run that goes on")
+    try:
+        over.release()  # `going_on` has not looked since
+        assert file.exists()
+    finally:
+        going_on.release()
+        file.unlink(missing_ok=True)

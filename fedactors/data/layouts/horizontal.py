@@ -437,11 +437,17 @@ Rows = HorizontalSource | HorizontalFile
 """Where rows are: loaded by the actor that holds them, in its own process."""
 
 
-def rows_key(source: Rows) -> bytes:
-    """Return a name of rows under which every process of the run finds them: a compute carries it instead of rows."""
-    return encode(source, arguments=True)
+def rows_key(source: Rows, scope: str = "") -> bytes:
+    """Return a name of rows under which every process of the run finds them: a compute carries it instead of rows.
+
+    Args:
+        source: where they are.
+        scope: of the run (`Actor.scope`): another run of the process may have read a file before it changed.
+    """
+    return scope.encode() + _SCOPE_END + encode(source, arguments=True)
 
 
+_SCOPE_END = b"\0"
 _BLOCKS: dict[bytes, HorizontalBlock] = {}
 _LABELS: dict[bytes, NDArray[Any]] = {}
 
@@ -449,10 +455,10 @@ _LABELS: dict[bytes, NDArray[Any]] = {}
 def rows_of(key: bytes) -> tuple[NDArray[np.float32], NDArray[Any]]:
     """Return the samples and labels that a key names, loaded once in this process; until they are forgotten."""
     block = _block_of(key)
-    if key not in _LABELS:
+    if (known := _LABELS.get(key)) is None:
         labels = np.asarray(block.labels)
-        _LABELS[key] = labels if labels.dtype.kind == "f" else labels.astype(np.int64)
-    return block.features, _LABELS[key]
+        known = _LABELS.setdefault(key, labels if labels.dtype.kind == "f" else labels.astype(np.int64))
+    return block.features, known
 
 
 def weights_of(key: bytes) -> NDArray[np.float32] | None:
@@ -465,20 +471,22 @@ def table_columns(key: bytes) -> tuple[FittedColumn, ...]:
     return _block_of(key).columns
 
 
-def forget_blocks() -> None:
-    """Forget what `rows_of` loaded: files may have changed since an earlier run of this process."""
-    _BLOCKS.clear()
-    _LABELS.clear()
+def forget_blocks(scope: str = "") -> None:
+    """Forget what `rows_of` loaded for a run: files may have changed when the next one begins."""
+    for kept in (_BLOCKS, _LABELS):
+        for key in [key for key in kept if key.startswith(scope.encode() + _SCOPE_END)]:
+            kept.pop(key, None)  # type: ignore[attr-defined]
 
 
 def _block_of(key: bytes) -> HorizontalBlock:
-    if key in _BLOCKS:
-        return _BLOCKS[key]
-    source: Rows = decode(key, arguments=True)
+    if (known := _BLOCKS.get(key)) is not None:
+        return known
+    scope, _, encoded = key.partition(_SCOPE_END)
+    source: Rows = decode(encoded, arguments=True)
     if isinstance(source, HorizontalFile) and source.mean:  # of rows as they were given nothing is needed any more
         given = source.as_given()
-        name = rows_key(given)
-        block = source.scaled(_BLOCKS.pop(name) if name in _BLOCKS else given.load())
+        earlier = _BLOCKS.pop(rows_key(given, scope.decode()), None)
+        block = source.scaled(given.load() if earlier is None else earlier)
     else:
         block = source.load()
     return _BLOCKS.setdefault(key, block)
@@ -758,8 +766,12 @@ def csv_text(csv: CsvFormat | None) -> str:
     return "" if csv is None else _CSV.dump_json(csv).decode()
 
 
-def reading_of(part: HorizontalPart) -> Reading:
+def reading_of(part: HorizontalPart, scope: str = "") -> Reading:
     """Return how the rows of a part are read, which are loaded where only they tell; nothing of a named data set.
+
+    Args:
+        part: of it.
+        scope: of the run; see `rows_key`.
 
     Raises:
         BadInput: its tables have other columns, or in another order.
@@ -769,7 +781,7 @@ def reading_of(part: HorizontalPart) -> Reading:
         return Reading(columns=columns_of(part.columns))
     columns = columns_of(part.columns)
     if not columns and sources[0].image_folder is None:
-        found = {one.file.party: table_columns(rows_key(one)) for one in sources}
+        found = {one.file.party: table_columns(rows_key(one, scope)) for one in sources}
         columns = found[sources[0].file.party]
         check_names({name: tuple(one.name for one in theirs) for name, theirs in found.items()})
     csv = {one.file.party: one.file.csv for one in part.clients if isinstance(one, HorizontalFile) and one.file.csv}

@@ -496,7 +496,10 @@ class RoundExchange(Exchange):
         sizes = {"parameters": self.parameters_P.size}
         is_empty = isinstance(message, ClusterLogits) and not len(message.logits)
         if self.model_facts is not None and self._part.public is not None and not is_empty:
-            sizes |= {"classes": self.model_facts[2], "public rows": len(rows_of(rows_key(self._part.public))[1])}
+            sizes |= {
+                "classes": self.model_facts[2],
+                "public rows": len(rows_of(rows_key(self._part.public, self.scope))[1]),
+            }
         return sizes
 
     async def _settle(self) -> None:
@@ -520,7 +523,11 @@ class RoundExchange(Exchange):
     async def _distil(self, target_NK: np.ndarray) -> np.ndarray:
         assert self._part.public is not None
         assert self.model_facts is not None
-        config, key, seed = self._config, rows_key(self._part.public), self.seed(f"distillation {self.round}")
+        config, key, seed = (
+            self._config,
+            rows_key(self._part.public, self.scope),
+            self.seed(f"distillation {self.round}"),
+        )
         work = Work(DISTILLATION, float(len(rows_of(key)[1]) * config.distillation_epochs))
         facts = (self.model_facts, self.parameters_P, key, target_NK, seed)
         steps = steps_of(config, local_epochs=config.distillation_epochs)
