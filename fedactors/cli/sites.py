@@ -926,7 +926,7 @@ def _print_proposal(shown: dict[str, Any], say: Callable[[str], object] = say) -
     said = ", ".join(f"{name}={_word(value)}" for name, value in task.items() if value and name not in skipped)
     say(f"task: {said}; stated by {next(iter(shown['data']))}")
     hosts = ", ".join(f"{party} at {site}" for party, site in shown["hosts"].items())
-    say(f"actors without data: {hosts or 'at ' + shown['coordinator']}")
+    say(f"actors without data: {hosts + ', all others ' if hosts else ''}at {shown['coordinator']}")
     limits = ", ".join(f"{name} {most:g}" for name, most in shown["most"].items() if most is not None)
     say(f"it may take of this machine: {limits or 'what it likes: neither it nor policy.limits says how much'}")
     if (charged := shown["site_budget"]) is not None:

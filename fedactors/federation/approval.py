@@ -248,7 +248,7 @@ def check_proposal(proposal: Proposal, folder: SiteFolder, *, may_wait: bool = F
         if may_wait:
             return protocol, config
         raise BadInput(f"{folder.name}: {why}").telling(f"{folder.name}: its code is not allowed here")
-    spawned = spawned_by(protocol, config, proposal)
+    spawned = spawned_by(protocol, config, proposal, folder.federation.hosts)
     with closed_to_others(folder.name):
         if (load := loader(protocol, is_new=proposal.purpose == "predict")) is not None:
             load(config, proposal.described(folder), 0)
@@ -389,11 +389,18 @@ class _Listed(Exception):
 
 
 class _ListingRuntime(Runtime):
-    """A runtime in which a protocol's ``run`` says whom it spawns, and goes no further."""
+    """A runtime in which a protocol's ``run`` says whom it spawns, and goes no further.
 
-    def __init__(self, seed: int) -> None:
+    `find_site` says which site hosts an actor.
+    """
+
+    def __init__(self, seed: int, find_site: Callable[[str], str]) -> None:
         super().__init__(seed=seed)
+        self._find_site = find_site
         self.clock, self.ledger, self.network = WallClock(0.0), Ledger(), Network()
+
+    def site_of(self, name: str) -> str:
+        return self._find_site(name)
 
     def call(self, receiver: str, method: str, value: Any) -> Awaitable[Any]:
         raise BadInput(f"{receiver}.{method}: a run over a federation spawns its actors before it calls them")
@@ -422,7 +429,11 @@ class _ListingRuntime(Runtime):
 
 
 def spawned_by(
-    protocol: Protocol, config: Any, proposal: Proposal, states: Mapping[str, bytes] | None = None
+    protocol: Protocol,
+    config: Any,
+    proposal: Proposal,
+    hosts: Mapping[str, str] | None,
+    states: Mapping[str, bytes] | None = None,
 ) -> dict[str, ActorSpec]:
     """Return the actors of an approved run, by name: its own code says them, begun here and left before it starts any.
 
@@ -430,6 +441,7 @@ def spawned_by(
         protocol: that is run, or predicts.
         config: the approved settings.
         proposal: what is approved.
+        hosts: of actors without data, as the federation says; None: who hosts whom does not matter.
         states: of a prediction, what stands for the states of the trained actors that this site has, by actor.
 
     Raises:
@@ -440,11 +452,11 @@ def spawned_by(
     is_new = proposal.purpose == "predict"
     load = loader(protocol, is_new=is_new)
     assert load is not None
-    runtime = _ListingRuntime(proposal.seed)
+    runtime = _ListingRuntime(proposal.seed, lambda name: "" if hosts is None else proposal.site_of(name, hosts))
     data = load(config, proposal.described(), proposal.seed)
     main: Any
     if is_new:
-        trained = spawned_by(protocol, config, replace(proposal, purpose="train"))  # type: ignore[type-var]
+        trained = spawned_by(protocol, config, replace(proposal, purpose="train"), None)  # type: ignore[type-var]
         stored = {name: StoredState(actor=name, frame=(states or {}).get(name, b"")) for name in trained}
         assert protocol.predict is not None
         main = protocol.predict(config, data, runtime, Application(stored=stored, to=""))

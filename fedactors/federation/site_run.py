@@ -1389,7 +1389,7 @@ class SiteRun:
             self._spending.is_level &= classes[cls].is_account_level or name.partition("/")[0] != me  # type: ignore[attr-defined]
             specs.append(ActorSpec(classes[cls], name, args, kwargs, classes[cls].resources))  # type: ignore[attr-defined]
         states = None if earlier is None else keyed_digests(earlier.states, earlier.seed)
-        approved = await asyncio.to_thread(spawned_by, self._protocol, self._config, proposal, states)
+        approved = await asyncio.to_thread(spawned_by, self._protocol, self._config, proposal, hosts, states)
         check_spawned(approved, actor_specs, lambda name: book[name].site == me)
         if not isinstance(self.actors, LocalActorHost):  # labels are of the coordinator's hosts
             specs = [replace(spec, resources=replace(approved[spec.name].resources, labels={})) for spec in specs]

@@ -73,6 +73,8 @@ from fedactors.validation import shown
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 SERVER_NAME = "server"
+FEWEST_OF_GROUP = 2
+"""Sites of which an aggregator passes on a mean: that of one is its own change."""
 MOST_ALONE = 10
 """Clients of a run that train a model of their own beside the joint one."""
 
@@ -651,8 +653,15 @@ class Aggregator(Server):
 
     @remote(caller=SERVER, only="server", at_most="num_rounds")
     async def train(self, group: messages.GroupOrder) -> messages.GroupChange | MaskedSum:
-        """Let sites train from the server's model; say what changed over all of them."""
+        """Let sites train from the server's model; say what changed over all of them, without masks of two or more.
+
+        Where fewer than two of them answer, as others were lost, none has a part; where fewer than two have clients
+        that answer, there is no change of this round.
+        """
         self._check_sites(group.clients)
+        if not self._config.secure_aggregation and len(group.clients) < FEWEST_OF_GROUP:
+            said = f"orders {', '.join(group.clients) or 'no site'} alone of {self.name}"
+            raise Refused(self.caller, f"{said}; approved: at least {FEWEST_OF_GROUP} of its sites (num_aggregators)")
         orders = {name: replace(group.order, clients=clients) for name, clients in group.clients.items()}
         answers = await self._answers(self.sites.ask_each(ordered, orders))
         work = Work("aggregate", float(group.order.parameters.size * len(answers)))
@@ -670,8 +679,12 @@ class Aggregator(Server):
             sizes = sizes[0], group.order.control.size
         for name, change in changes.items():
             check_change(self._config, name, change, len(group.clients[name]), *sizes)
-        change = await self.compute(algorithm.of_group, list(changes.values()), work=work)
-        return messages.GroupChange(tuple(changes), change)
+        if len(changes) < FEWEST_OF_GROUP:
+            _log.warning("%s: one site at most is left, whose change alone is passed on to nobody", self.name)
+            return messages.GroupChange((), algorithm.of_group([]))
+        num_given = sum(change.num_clients > 0 for change in changes.values())
+        given = list(changes.values()) if num_given >= FEWEST_OF_GROUP else []
+        return messages.GroupChange(tuple(changes), await self.compute(algorithm.of_group, given, work=work))
 
     @remote(
         caller=SERVER, only="server", at_most=lambda config: 0 if config.secure_aggregation else config.num_measurements
@@ -709,19 +722,28 @@ def ordered(site: ClientProcess, order: Any) -> Awaitable[Any]:
 
 
 def check_change(
-    config: HorizontalConfig, sender: str, change: messages.Change, num_wanted: int, size: int, num_controls: int
+    config: HorizontalConfig,
+    sender: str,
+    change: messages.Change,
+    num_wanted: int,
+    size: int,
+    num_controls: int,
+    most_rows: float = math.inf,
 ) -> None:
     """Refuse a change of more clients than were wanted, of a weight that is none of theirs, or of another size.
+
+    `most_rows`: of all these clients, where that is known.
 
     Raises:
         Refused: naming the sender.
     """
     number, weight = change.num_clients, change.weight
-    is_weight = number <= weight < math.inf if config.counts_samples else weight == number
+    is_weight = number <= weight < math.inf and weight <= most_rows if config.counts_samples else weight == number
     is_whole = change.change.size == size and change.control_change.size == num_controls
     if (number and not (is_weight and is_whole)) or not 0 <= number <= num_wanted:
         said = f"sends a change of {number:,} clients, of weight {weight:g} and {change.change.size:,} numbers"
-        raise Refused(sender, f"{said}; wanted: {num_wanted:,} clients, {size:,} numbers")
+        rows = f" of {most_rows:,.0f} rows" if most_rows < math.inf and config.counts_samples else ""
+        raise Refused(sender, f"{said}; wanted: {num_wanted:,} clients{rows}, {size:,} numbers")
 
 
 class HorizontalServer(Server):
@@ -737,6 +759,8 @@ class HorizontalServer(Server):
         "base",
         "clip_norm",
         "num_private",
+        "num_rows",
+        "left_out",
     )
 
     def __init__(self, config: HorizontalConfig, part: HorizontalPart, sites: Mapping[str, int], run_seed: int) -> None:
@@ -757,6 +781,10 @@ class HorizontalServer(Server):
         """C of the next round, of clients' privacy."""
         self.num_private = 0
         """Rounds whose sums were noised."""
+        self.num_rows: dict[str, float] = {}
+        """Of each site, where it told them beside sums of columns."""
+        self.left_out: dict[str, str] = {}
+        """Sites of which no answer was passed on, each with its aggregator."""
         self._is_restored = False
         self.reading = ""
         """How the clients' rows are read (`fedactors.data.layouts.horizontal`)."""
@@ -951,6 +979,7 @@ class HorizontalServer(Server):
             parts = await self.sites.ask(lambda site: site.sum_columns(order))
             found = {name: parts[name] for name in sorted(parts)}
             bare = [one.values for one in found.values() if isinstance(one, messages.ColumnSums)]
+            self.num_rows = {name: float(values[0]) for name, values in zip(found, bare, strict=True)}
             return np.asarray(sum(bare), np.float64)
         await self._sums.prepare(1)
         point, work = steps_point(len(self.sites.names)), Work("aggregate", float(len(self.sizes)))
@@ -1035,6 +1064,12 @@ class HorizontalServer(Server):
     async def account(self) -> None:
         """Let everybody write what was released, and what that guarantees, to the privacy ledger."""
         await self.sites.ask(lambda site: site.account())
+        left_out = [name for name in self.left_out if name not in self.sites.members]
+        if left_out:  # who is lost, and not left out, writes none
+            others: ActorGroup[ClientProcess] = ActorGroup(
+                self, left_out, on_loss="skip", timeout=self._config.client_timeout, label="sites"
+            )
+            await others.ask(lambda site: site.account())
         if self._config.is_private and not self._config.secure_aggregation:
             self.record_privacy(
                 client_dp.record(
@@ -1051,12 +1086,12 @@ class HorizontalServer(Server):
         if not config.secure_aggregation:
             changes = {name: one for name, one in parts.items() if isinstance(one, messages.Change)}
             groups = {name: one for name, one in parts.items() if isinstance(one, messages.GroupChange)}
-            num_wanted = {name: len(orders[name].clients) for name in changes}
-            for name, one in groups.items():
-                changes[name] = one.change
-                num_wanted[name] = sum(len(orders[site].clients) for site in set(one.members))
+            members = {name: (name,) for name in changes} | {name: set(one.members) for name, one in groups.items()}
+            changes |= {name: one.change for name, one in groups.items()}
             for name, change in changes.items():
-                check_change(config, name, change, num_wanted[name], model.vector.size, model.control.size)
+                num_wanted = sum(len(orders[site].clients) for site in members[name])
+                most = sum(self.num_rows.get(site, math.inf) for site in members[name])
+                check_change(config, name, change, num_wanted, model.vector.size, model.control.size, most)
             return [change for change in changes.values() if change.num_clients]
         point = FixedPoint(limit=config.secure_range, num_clients=len(self.sites.names))
         work = Work("aggregate", float(model.vector.size * len(orders)))
@@ -1074,21 +1109,24 @@ class HorizontalServer(Server):
             return answers
         groups = {}
         for name, sites in self._groups.items():
-            if clients := {site: orders[site].clients for site in sites if site in orders}:
+            clients = {site: orders[site].clients for site in sites if site in orders}
+            if len(clients) >= (1 if self._config.secure_aggregation else FEWEST_OF_GROUP):
                 groups[name] = messages.GroupOrder(replace(orders[next(iter(clients))], clients=()), clients)
         found = await self.aggregators.ask_each(lambda one, group: one.train(group), groups)
         self._leave_absent({name: one.members for name, one in found.items()}, orders)
         return {name: one for name, one in found.items() if one.members}
 
     def _leave_absent(self, members: Mapping[str, Iterable[str]], asked: Iterable[str]) -> None:
-        """Go on without the sites that gave no answer, be it that their aggregator is lost.
+        """Go on without the sites of which no answer was passed on, where the run goes on without lost ones.
+
+        Such a site was lost or late, or its aggregator, or it is the only one left of a group; or the aggregator lies.
 
         Args:
             members: sites whose answers an aggregator passes on.
             asked: all sites that were asked.
 
         Raises:
-            Refused: an aggregator passes on what it was not asked for.
+            Refused: an aggregator passes on what it was not asked for, or, where a loss stops the run, not all of it.
             PartyLost: no site is left.
         """
         asked = list(asked)
@@ -1096,13 +1134,24 @@ class HorizontalServer(Server):
             if others := sorted(set(sites) - set(asked).intersection(self._groups[name])):
                 raise Refused(name, f"passes on answers of {', '.join(map(shown, others))}, which were not asked of it")
         there = {site for sites in members.values() for site in sites}
+        aggregators = {site: name for name, sites in self._groups.items() for site in sites}
         for name in [name for name in asked if name not in there]:
-            _log.warning("%s gave no answer, or its aggregator is lost; the run goes on without it", name)
+            aggregator = aggregators[name]
+            if self._config.on_party_loss == "stop":  # one that loses a site says so, and no answer
+                said = f"passes on no answer of {name} and does not say that it is lost"
+                raise Refused(aggregator, f"{said}; approved: all answers (on_party_loss=stop)")
+            _log.warning("%s: no answer of it came through %s; the run goes on without it", name, aggregator)
+            self.left_out[name] = aggregator
             self.sites.leave(name)
         if len(self.sites.members) < (fewest := self._config.fewest_sites(len(self.sites.names))):
             gone = [name for name, sites in self._groups.items() if name not in members and set(sites) & set(asked)]
             lost = (gone or [name for name in asked if name not in there])[0]
             raise PartyLost(lost, f"it was lost, and {len(self.sites.members)} sites are left: a round needs {fewest}")
+
+    @remote(caller=DRIVER, at_most=lambda config: int(config.num_aggregators > 0))
+    async def tell_left_out(self) -> messages.LeftOut:
+        """Say of which sites an aggregator passed on no answer, so that the run went on without them."""
+        return messages.LeftOut(self.left_out)
 
     def known_sizes(self, message: Any, sender: str) -> dict[str, int]:
         """Return how many numbers of the model travel, and how many sums of columns."""

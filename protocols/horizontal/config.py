@@ -163,7 +163,7 @@ class HorizontalConfig(UserCode, StepSettings):
     """Clients per process, for many small clients of one organisation or of a simulation."""
     num_aggregators: int = Field(default=0, ge=0)
     """A tree for many sites: aggregators between server and sites. Each sends the model to its share of the sites, adds
-    up their changes and sends the server one. 0: the server does so with each site itself."""
+    up their changes and sends the server one; it needs two sites. 0: the server does so with each site itself."""
     clients_per_round: int | None = Field(default=None, ge=1)
     """Clients drawn for a round, without replacement; `none` takes all available ones."""
     dropout_rate: float = Field(default=0.0, ge=0, lt=1)
@@ -338,6 +338,12 @@ class HorizontalConfig(UserCode, StepSettings):
             raise ValueError(
                 f"num_aggregators: {self.num_aggregators} is not allowed with min_sites: a site that was lost returns "
                 "to the server itself"
+            )
+        if self.clients_per_round is not None and not self.secure_aggregation:
+            raise ValueError(
+                f"num_aggregators: {self.num_aggregators} is not allowed with clients_per_round without "
+                "secure_aggregation: where one site of a group is drawn, the server would read its change; add "
+                "secure_aggregation=true"
             )
         if self.client_clip_norm is not None and not self.secure_aggregation:
             raise ValueError(

@@ -127,7 +127,10 @@ class ClippedChanges:
     values: Annotated[NDArray[np.float64], Dimensions("clipped changes")]
 
 
-@message(reveals="what is ordered of an aggregator's sites, and which clients of each of them are wanted")
+@message(
+    reveals="what is ordered of an aggregator's sites, without masks of at least two of them, and which clients of "
+    "each of them are wanted"
+)
 class GroupOrder:
     """What an aggregator orders of each of its sites that is named; the order has no clients itself."""
 
@@ -135,9 +138,12 @@ class GroupOrder:
     clients: dict[str, tuple[int, ...]]
 
 
-@message(reveals="the mean change of several sites' clients, their mean loss and total weight, and who answered")
+@message(
+    reveals="the mean change of the clients of at least two sites, their mean loss and total weight, and who answered; "
+    "the aggregator vouches for it"
+)
 class GroupChange:
-    """As one site with all these clients would send it."""
+    """As one site with all these clients would send it; of fewer than two sites with clients that answer: nothing."""
 
     members: tuple[str, ...]
     change: Change
@@ -228,6 +234,13 @@ class SiteStatus:
     is_there: bool
 
 
+@message(reveals="of which sites no answer was passed on, and by which aggregators")
+class LeftOut:
+    """Site to its aggregator."""
+
+    sites: dict[str, str]
+
+
 @message(reveals="which sites' changes are in a round's model, and which sites were away")
 class Attendance:
     """Names of sites."""
@@ -257,6 +270,7 @@ def sent(config: HorizontalConfig) -> tuple[type, ...]:
     if config.num_aggregators:
         groups = (
             GroupOrder,
+            LeftOut,
             *((MaskedSum,) if config.secure_aggregation else (GroupChange, GroupMeasureOrder, GroupScores)),
         )
     if config.is_private:
@@ -275,7 +289,10 @@ def protections(config: HorizontalConfig) -> tuple[Protection, ...]:
     """Return which protection is on."""
     summed = "each site's change is read"
     if config.num_aggregators:
-        summed = "each site's change is read by its aggregator, which passes on the mean of its sites to the server"
+        summed = (
+            "each site's change is read by its aggregator, which passes on the mean of at least two of its sites to "
+            "the server"
+        )
     if config.secure_aggregation:
         summed = "the server reads the sum over all sites only"
     whose = "over all sites only" if config.secure_aggregation else "of each site"

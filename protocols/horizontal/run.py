@@ -13,7 +13,13 @@ from fedactors.data.layouts.horizontal import HorizontalData, forget_blocks
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import HEADLINES, LOCAL_BASELINE, Split, gain_note, of_split
 from fedactors.privacy.accounting import budgets
-from fedactors.protocols.horizontal.actors import SERVER_NAME, Aggregator, ClientProcess, HorizontalServer
+from fedactors.protocols.horizontal.actors import (
+    FEWEST_OF_GROUP,
+    SERVER_NAME,
+    Aggregator,
+    ClientProcess,
+    HorizontalServer,
+)
 from fedactors.protocols.horizontal.config import HorizontalConfig
 from fedactors.protocols.horizontal.data import groups_of, sites_of
 from fedactors.protocols.horizontal.messages import Progress, RoundOrder, Scores, SiteStatus
@@ -58,10 +64,10 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
         )
     if (config.min_sites or 0) > len(sites):
         raise BadInput(f"min_sites: {config.min_sites} is not allowed: there are {len(sites)} sites")
-    if config.num_aggregators > len(sites):
+    if FEWEST_OF_GROUP * config.num_aggregators > len(sites):
         raise BadInput(
             f"num_aggregators: {config.num_aggregators} is not allowed: there are {len(sites)} sites, and each "
-            "aggregator needs one"
+            f"aggregator needs {FEWEST_OF_GROUP}: the mean of one is its own change"
         )
     most = max(map(len, sites.values()))
     if config.secure_aggregation and config.clients_per_round and config.clients_per_round <= (FEWEST - 1) * most:
@@ -151,6 +157,8 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
     metrics = {**state.scores, **alone, **chosen}
     as_given = bool(data.files) and config.standardisation == "none"
     notes = unlearned(state.unpredicted, "validation" if config.num_validation else "test", data, as_given)
+    if config.num_aggregators:
+        notes += omissions((await server.ask_one(lambda one: one.tell_left_out())).sites)
     notes += absences(state) + gains + worst_client(state.of_clients, watch)
     extra = {"clients": state.num_clients, "parameters": state.num_parameters, **({"notes": notes} if notes else {})}
     if config.local_parameters:
@@ -212,6 +220,18 @@ def absences(state: State) -> list[str]:
     if state.unchanged:
         told.append(f"{state.unchanged} of {state.round} rounds changed nothing: fewer sites than min_sites answered")
     return told
+
+
+def omissions(left_out: Mapping[str, str]) -> list[str]:
+    """Return what to tell of sites of which an aggregator passed on no answer."""
+    groups: dict[str, list[str]] = {}
+    for site, aggregator in left_out.items():
+        groups.setdefault(aggregator, []).append(site)
+    return [
+        f"{aggregator} passed on no answer of {', '.join(sites)}: lost, late, alone in the group or left out by "
+        f"{aggregator}; later models follow from the other sites"
+        for aggregator, sites in sorted(groups.items())
+    ]
 
 
 async def remember(server: ActorGroup[HorizontalServer], order: RoundOrder) -> None:

@@ -138,7 +138,7 @@ def test_a_sum_is_of_two_more_than_may_collude(tmp_path: Any) -> None:
     config = build(protocol.Config, {"on_party_loss": "stop", "secure_aggregation": True})
     data = f"{BANK}=patients,{SHOP}=cases,{CLINIC}=cured"
     proposal = make_proposal(world.folder(BANK), protocol, spell_infinities(as_dict(config)), data, None)
-    assert [*spawned_by(protocol, config, proposal)] == [BANK, SHOP, CLINIC, "server"]
+    assert [*spawned_by(protocol, config, proposal, {})] == [BANK, SHOP, CLINIC, "server"]
     check_proposal(proposal, world.folder(SHOP))
     file = world.path / SHOP / SITE
     file.write_text(f"{file.read_text()}\n[policy]\ncolluders = 2\n")

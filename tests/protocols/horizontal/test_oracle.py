@@ -107,7 +107,7 @@ def start_of(config):
         {"clients_per_site": 1},
         {"clients_per_site": 6, "together": True},
         {"clients_per_site": 4, "together": False, "clients_per_round": 3},
-        {"num_aggregators": 2, "clients_per_round": 5},
+        {"num_aggregators": 2},
     ],
     ids=["each client alone", "all together", "sampled, one after the other", "over two aggregators"],
 )
