@@ -61,8 +61,8 @@ def test_the_first_run_whose_driver_asks_has_its_turn() -> None:
 
 def test_a_run_that_may_wait_for_one_of_its_own_coordinator_keeps_no_free_slot() -> None:
     queue = RunQueue()
-    own, other = (waiting(queue, who, who * 2) for who in "pq")
-    assert queue.reserve(0.0, ["p", "q"], None, lambda one: one is not own) is other
+    later, other = (waiting(queue, who, who * 2) for who in "pq")
+    assert queue.reserve(0.0, ["p", "q"], None, lambda one: one is not later) is other
 
 
 def test_a_run_that_nobody_has_answered_keeps_no_approved_one_waiting() -> None:
