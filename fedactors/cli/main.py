@@ -518,6 +518,8 @@ def serve_command(args: argparse.Namespace) -> int:
     from fedactors.cli.sites import serve_parts
 
     given = given_options(args)
+    if args.folder is not None:  # of a site, whose person has allowed the model's code, or not
+        given["federation"] = os.path.join(args.folder, "federation.toml")
     parts, model = Run(args.run).parts(checkpoint=args.checkpoint, **given)
     return serve_parts(parts, model, args)
 

@@ -795,7 +795,12 @@ def bottom(inputs, outputs):
     ],
 )
 def test_networks_of_a_vertical_run_train_at_sites_that_allow_them(
-    tmp_path: Path, protocol: str, named: str, more: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    protocol: str,
+    named: str,
+    more: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World(tmp_path)
     file = tmp_path / "networks.py"
@@ -811,6 +816,18 @@ def test_networks_of_a_vertical_run_train_at_sites_that_allow_them(
         run = last(capsys.readouterr().out)
         assert user_code.digest_in(json_of(run)[named])
         assert run["metrics"]["test/accuracy"] > 0.4, run["metrics"]
+        if protocol == "mtcd":
+            return
+        # what a site has allowed it serves
+        served: list[str] = []
+        monkeypatch.setattr("fedactors.cli.sites.serve_parts", lambda parts, *_: served.extend(parts) or 0)
+        [there] = (tmp_path / SHOP / "runs").iterdir()
+        words = ["serve", str(there), "--folder", str(tmp_path / SHOP), "--rows", "orders"]
+        assert main(words) == 0, capsys.readouterr().err
+        assert served == [SHOP]
+        [digest] = allowed_code(world.folder(SHOP))
+        assert main(["site", "remove-code", digest, "--folder", str(tmp_path / SHOP)]) == 0
+        assert main(words) == 2
     finally:
         world.stop()
 
