@@ -756,6 +756,8 @@ def _run_once(
                 folder.write_json(SUMMARY, {**summary.as_dict(), "run": folder.path.name})
             folder.finish("finished")
         except BaseException as error:
+            if options.federation is not None and options.budget:
+                error.add_note("sites that had begun it count all that it announced: fedactors site budget")
             _close_failed(folder, recorder, error, again)
             raise
     return summary

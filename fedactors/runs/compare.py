@@ -220,6 +220,11 @@ def compare(runs: Sequence[LoadedRun]) -> dict[str, Any]:
     gaps = [gap for entry in differences for gap in entry["metrics"].values()]
     unclaimed = any(gap["difference"] is None for gap in gaps)
     notes = [NO_INTERVAL] if unclaimed else []
+    if len(protocols := list(dict.fromkeys(group["protocol"] for group in described))) > 1:
+        notes.append(
+            f"{' and '.join(map(str, protocols))}: each chooses the rows that it is measured on, so that their metrics "
+            "may be of different rows"
+        )
     return {"schema_version": 1, "groups": described, "differences": differences, "notes": notes}
 
 
