@@ -820,7 +820,12 @@ def test_networks_of_a_vertical_run_train_at_sites_that_allow_them(
             return
         # what a site has allowed it serves
         served: list[str] = []
-        monkeypatch.setattr("fedactors.cli.sites.serve_parts", lambda parts, *_: served.extend(parts) or 0)
+
+        def serve(parts: dict[str, Any], *_: Any) -> int:
+            served.extend(parts)
+            return 0
+
+        monkeypatch.setattr("fedactors.cli.sites.serve_parts", serve)
         [there] = (tmp_path / SHOP / "runs").iterdir()
         words = ["serve", str(there), "--folder", str(tmp_path / SHOP), "--rows", "orders"]
         assert main(words) == 0, capsys.readouterr().err
