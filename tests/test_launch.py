@@ -102,7 +102,7 @@ PATHS = {
     "row/parties.toml": "'row/parties.toml' does not exist: there is no folder 'row'$",
     "SHOP.CSV.GZ": "'SHOP.CSV.GZ' does not exist",
     "s3://bucket/shop.parquet": "'s3://bucket/shop.parquet' is an address, which does not say whose rows",
-    "shop.csv": "'shop.csv' is a file of rows, which does not say whose .* in a parties.toml, and give that$",
+    "shop.csv": "'shop.csv' is a file of rows, which does not say whose rows .* and give that; in Python",
     "rows": "'rows' is a folder, which does not say whose rows",
     "rows/bank": "'rows/bank' does not exist",
     "bank.of.names": "unknown data set 'bank.of.names'",

