@@ -173,15 +173,11 @@ class RunQueue:
         """Count a driver, which did not want to wait, as one that waits."""
         self._refused_at[coordinator] = now
 
-    def next_run(self, now: float, active: Sequence[str] = (), most: int | None = None) -> QueuedRun | None:
-        """Return the first of `turns`; None: there is none."""
-        return next(iter(self.turns(now, active, most)), None)
-
     def turns(self, now: float, active: Sequence[str] = (), most: int | None = None) -> list[QueuedRun]:
         """Return the ready runs in order: approved, by priority, of whom fewest are under way, as they came.
 
         Args:
-            now: see `reserve`.
+            now: on the monotonic clock.
             active: coordinators of the runs that are under way.
             most: runs of one coordinator that may be.
         """

@@ -488,7 +488,7 @@ class SiteProcess:
             return f"{most} of {peer} are under way or wait: at most {most} at a time (policy.coordinator_runs)"
         if any(one.demand is not None and one.demand.is_alone for one in active):
             return f"{whose} is under way that has to be alone"
-        waits = active and self._queue.next_run(time.monotonic(), self._coordinators, most) is not None
+        waits = self._queue.turns(time.monotonic(), self._coordinators, most) if active else []
         if waits and not self._is_paused(peer, run):  # which comes before those that wait
             return "others wait for their turn"
         if active:

@@ -246,7 +246,7 @@ class Totals:
     gpus: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
     def exceeded_by(self, runs: Iterable[RunLimits]) -> str | None:
-        """Return which total the limits of these runs exceed, and by what; None: none."""
+        """Return which total the limits of these runs exceed, and by what; None: they keep to all."""
         known = list(runs)
         for name, most in vars(self).items():
             taken = sum(getattr(one, name) or 0.0 for one in known)

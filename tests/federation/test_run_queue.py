@@ -150,12 +150,12 @@ def test_a_higher_priority_comes_first_and_equal_ones_as_they_came() -> None:
 def test_a_further_slot_is_of_the_coordinator_with_the_fewest_runs() -> None:
     queue = RunQueue()
     first, other = waiting(queue, "a", "1"), waiting(queue, "b", "2")
-    assert queue.next_run(0.0, ["a"]) is other
-    assert queue.next_run(0.0, ["a", "b"]) is first
-    assert queue.next_run(0.0, ["a", "b", "b"], most=1) is None
-    assert queue.next_run(0.0, ["a", "b", "b"], most=2) is first
+    assert queue.turns(0.0, ["a"])[0] is other
+    assert queue.turns(0.0, ["a", "b"])[0] is first
+    assert queue.turns(0.0, ["a", "b", "b"], most=1) == []
+    assert queue.turns(0.0, ["a", "b", "b"], most=2)[0] is first
     other.is_approved = True
-    assert queue.next_run(0.0, ["b"]) is other, "who waits for a person's answer takes no slot of one that has it"
+    assert queue.turns(0.0, ["b"])[0] is other, "who waits for a person's answer takes no slot of one that has it"
 
 
 def test_a_run_that_does_not_fit_is_not_overtaken() -> None:
